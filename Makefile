@@ -1,0 +1,67 @@
+# `make demo` and `make test` do all their own set-up. Everything lives in .venv; nothing is installed globally,
+# except the servers and the browser of the tests, when root runs this on a machine with apt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+# Most tests wait for processes, so three at once fit on two cores.
+PYTEST_ARGS ?= -n 3 --dist worksteal
+
+.DEFAULT_GOAL := all
+.PHONY: all install services demo test lint types fix docs bench exit-storm exactness injection clean
+
+all: lint types test  ## lint + types + tests
+
+install: $(STAMP)  ## create or refresh .venv
+
+# The stamp holds what was installed: an unchanged pyproject.toml and constraints.txt re-use the environment.
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -f $@ ] && cat pyproject.toml constraints.txt | cmp -s - $@; then touch $@; else { \
+	  set -e; echo "==> installing tightship and its dependencies into $(VENV) (a few minutes the first time)"; \
+	  [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \
+	  $(BIN)/python -m pip install --upgrade pip --quiet; \
+	  $(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[server,demo,dev,offload,integrations]'; \
+	  $(BIN)/tightship --version; \
+	  cat pyproject.toml constraints.txt > $@; } >&2; fi
+
+services:
+	@tests/install_services.sh
+
+demo: install  ## train four example jobs under observation, print what they waste, keep the dashboard open
+	@$(BIN)/tightship demo --home .demo $(ARGS)
+
+test: install services  ## all tests, with real PostgreSQL, Redis and Chromium where they can be had
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) || { [ $$? = 1 ] && \
+	  echo "==> what failed beside others, once more, one at a time: it counts as failed if it fails again" && \
+	  $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none; }
+
+lint: install  ## style, layers, import circles
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: install  ## mypy --strict
+	$(BIN)/mypy
+
+fix: install  ## repair style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: install  ## regenerate the generated documents (rule catalogue, command line)
+	$(BIN)/python -m tightship_analyzers.docs
+
+bench: install  ## every benchmark; tables on the screen, JSON under benchmarks/out
+	@for b in benchmarks/*.py; do echo "==> $$b"; $(BIN)/python $$b || exit 1; done
+
+exit-storm: install  ## 60 jobs that end at a random moment of a capture, with and without us: the same exit codes
+	TIGHTSHIP_EXIT_STORM=60 $(BIN)/python -m pytest tests/collectors/test_capture_exit.py
+
+exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (about two hours)
+	TIGHTSHIP_EXACTNESS=all $(BIN)/python -m pytest tests/offload/test_offload_exactness.py tests/offload/test_offload_nvme.py
+
+injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (about a quarter of an hour)
+	$(BIN)/python tests/injection/report.py $(ARGS)
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .demo build dist benchmarks/out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

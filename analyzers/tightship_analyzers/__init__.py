@@ -1,0 +1,1 @@
+"""Traces and samples become facts, facts are judged by rules, findings become ranked opportunities."""

@@ -1,0 +1,86 @@
+"""Kernel breakdown: the device's work by type and by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from tightship_analyzers.breakdown.device_events import NO_DEVICE_EVENTS
+from tightship_analyzers.breakdown.duration_stats import DurationStats, grouped
+from tightship_analyzers.breakdown.kernel_classes import KernelClass, KernelClasses, Scheme, class_time, kernel_classes
+from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.trace.model import Trace
+
+TYPES_RUNNING = tuple(types for size in range(1, len(KernelClass) + 1) for types in combinations(KernelClass, size))
+"""Which classes can run at the same time: each alone, each two, all three."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelName:
+    """All events of one name and type."""
+
+    name: str
+    type: KernelClass
+    unlinked: int
+    """How many of them have no launch in the trace."""
+    duration: DurationStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTypes:
+    """The device's busy time by type."""
+
+    running_ns: dict[tuple[KernelClass, ...], int]
+    """Time in which events of exactly these types ran, a key for each combination; they sum to the busy time."""
+    duration: dict[KernelClass, DurationStats]
+    """Of the single events; those that ran at the same time count each. Types without events are absent."""
+    inferred: int
+    """Events that are called communication by their name alone; 0 with the patterns, which know only names."""
+
+
+def kernel_types(
+    trace: Trace, *, scheme: Scheme = Scheme.RECOGNISED, classes: KernelClasses | None = None
+) -> KernelTypes | NotApplicable:
+    """Busy time by type, and by what ran together; `classes` are those of the trace, where known already."""
+    if not len(trace.device_events):
+        return NO_DEVICE_EVENTS
+    classes = classes or kernel_classes(trace)
+    time = class_time(trace, scheme, classes)
+    running = {}
+    for types in TYPES_RUNNING:
+        together = time[types[0]]
+        for kind in KernelClass:
+            if kind in types:
+                together = together & time[kind]
+            else:
+                together = together - time[kind]
+        running[types] = together.measure_ns
+    stats = grouped(trace.device_events.dur_ns, classes.by(scheme))
+    return KernelTypes(
+        running_ns=running,
+        duration={KernelClass(kind): stats[kind] for kind in sorted(stats)},
+        inferred=classes.inferred if scheme is Scheme.RECOGNISED else 0,
+    )
+
+
+def kernel_names(
+    trace: Trace, *, scheme: Scheme = Scheme.RECOGNISED, classes: KernelClasses | None = None
+) -> tuple[KernelName, ...] | NotApplicable:
+    """One row per name and type, the greatest sum first; `classes` are those of the trace, where known already."""
+    events = trace.device_events
+    if not len(events):
+        return NO_DEVICE_EVENTS
+    group = events.name.astype(np.int64) * len(KernelClass) + (classes or kernel_classes(trace)).by(scheme)
+    unlinked = np.bincount(group, weights=events.launch < 0)
+    rows = [
+        KernelName(
+            name=trace.names[number // len(KernelClass)],
+            type=KernelClass(number % len(KernelClass)),
+            unlinked=int(unlinked[number]),
+            duration=duration,
+        )
+        for number, duration in grouped(events.dur_ns, group).items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.duration.sum_ns, row.name, row.type)))

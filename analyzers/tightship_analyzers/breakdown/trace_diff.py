@@ -1,0 +1,185 @@
+"""Trace diff: what appeared, vanished, grew and shrank between two traces, or two groups of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tightship_analyzers.breakdown.duration_stats import grouped
+from tightship_analyzers.breakdown.launched_work import LaunchedWork
+from tightship_analyzers.breakdown.steps import step_count
+from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.trace.model import Trace
+
+SAME_FRAC = 0.05
+"""Changes of the time per step up to this share of the larger one are within what runs differ by anyway."""
+
+MODULE = "nn.Module: "
+
+
+class Part(StrEnum):
+    """What is compared."""
+
+    OPERATOR = "operator"
+    """Operators on the host, by name; those that others enclose count too."""
+    KERNEL = "kernel"
+    """Device events, by name."""
+    MODULE = "module"
+    """Calls of torch modules, where stacks were recorded."""
+
+
+class Change(StrEnum):
+    """How the time per step changed."""
+
+    APPEARED = "appeared"
+    VANISHED = "vanished"
+    GREW = "grew"
+    SHRANK = "shrank"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """All events of one name in one group of traces."""
+
+    count: int = 0
+    host_ns: int = 0
+    """Durations on the host; 0 for kernels."""
+    device_ns: int = 0
+    """Durations of the device events; of operators and modules, of those launched within them on their thread."""
+
+    def __add__(self, other: Total) -> Total:
+        return Total(
+            count=self.count + other.count,
+            host_ns=self.host_ns + other.host_ns,
+            device_ns=self.device_ns + other.device_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffRow:
+    """One name in both groups; totals are exact, and over all steps of the group."""
+
+    part: Part
+    name: str
+    before: Total
+    after: Total
+    before_steps: int
+    after_steps: int
+
+    @property
+    def before_ns(self) -> float:
+        """Time per step: of kernels on the device, else on the host."""
+        return self._time_ns(self.before) / self.before_steps
+
+    @property
+    def after_ns(self) -> float:
+        """Time per step: of kernels on the device, else on the host."""
+        return self._time_ns(self.after) / self.after_steps
+
+    @property
+    def growth_ns(self) -> float:
+        """By how much the time per step grew; negative where it shrank."""
+        return self.after_ns - self.before_ns
+
+    @property
+    def growth_count(self) -> float:
+        """By how much the count per step grew; negative where it fell."""
+        return self.after.count / self.after_steps - self.before.count / self.before_steps
+
+    @property
+    def change(self) -> Change:
+        """By presence, then by the time per step."""
+        if not self.before.count:
+            return Change.APPEARED
+        if not self.after.count:
+            return Change.VANISHED
+        if abs(self.growth_ns) <= SAME_FRAC * max(self.before_ns, self.after_ns):
+            return Change.SAME
+        return Change.GREW if self.growth_ns > 0 else Change.SHRANK
+
+    def _time_ns(self, total: Total) -> int:
+        return total.device_ns if self.part is Part.KERNEL else total.host_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDiff:
+    """The difference of two groups of traces."""
+
+    before_steps: int
+    """Steps of all traces of the group together; a trace without marked steps counts as one."""
+    after_steps: int
+    rows: tuple[DiffRow, ...]
+    """The largest change of time per step first; names without any change included."""
+    absent: tuple[Part, ...]
+    """Parts that neither group holds anything of."""
+
+    def of(self, part: Part) -> tuple[DiffRow, ...]:
+        """The rows of one part."""
+        return tuple(row for row in self.rows if row.part is part)
+
+    def changed(self, change: Change) -> tuple[DiffRow, ...]:
+        """The rows that changed in one way."""
+        return tuple(row for row in self.rows if row.change is change)
+
+
+class TraceTotals:
+    """Totals of a group of traces, which are given one by one and need not be in memory together."""
+
+    def __init__(self, traces: Iterable[Trace] = ()) -> None:
+        self.steps = 0
+        self.totals: dict[tuple[Part, str], Total] = {}
+        for trace in traces:
+            self.add(trace)
+
+    def add(self, trace: Trace) -> None:
+        """Counts one trace."""
+        self.steps += step_count(trace)
+        own: defaultdict[tuple[Part, str], Total] = defaultdict(Total)
+        for part, name, total in _totals(trace):
+            own[part, name] += total
+        for key, total in own.items():
+            self.totals[key] = self.totals.get(key, Total()) + total
+
+
+def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplicable:
+    """Compare by operator, kernel and module, per step."""
+    if not before.totals and not after.totals:
+        return NotApplicable("needs operators, device events or module calls; the traces hold none of them")
+    if not before.steps or not after.steps:
+        return NotApplicable("needs a trace on either side")
+    none = Total()
+    rows = [
+        DiffRow(
+            part=part,
+            name=name,
+            before=before.totals.get((part, name), none),
+            after=after.totals.get((part, name), none),
+            before_steps=before.steps,
+            after_steps=after.steps,
+        )
+        for part, name in before.totals.keys() | after.totals.keys()
+    ]
+    rows.sort(key=lambda row: (-abs(row.growth_ns), row.part, row.name))
+    seen = {row.part for row in rows}
+    return TraceDiff(
+        before_steps=before.steps,
+        after_steps=after.steps,
+        rows=tuple(rows),
+        absent=tuple(part for part in Part if part not in seen),
+    )
+
+
+def _totals(trace: Trace) -> Iterator[tuple[Part, str, Total]]:
+    for number, stats in grouped(trace.device_events.dur_ns, trace.device_events.name).items():
+        yield Part.KERNEL, trace.names[number], Total(count=stats.count, device_ns=stats.sum_ns)
+    work = LaunchedWork.of(trace)
+    modules = trace.frames.take(trace.names.mask(trace.frames.name, lambda text: text.startswith(MODULE)))
+    for part, table in ((Part.OPERATOR, trace.host_ops), (Part.MODULE, modules)):
+        device = grouped(work.device_ns(table.tid, table.start_ns, table.end_ns), table.name)
+        for number, stats in grouped(table.dur_ns, table.name).items():
+            name = trace.names[number].removeprefix(MODULE)
+            total = Total(count=stats.count, host_ns=stats.sum_ns, device_ns=device[number].sum_ns)
+            yield part, name, total

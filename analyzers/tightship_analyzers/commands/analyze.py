@@ -1,0 +1,123 @@
+"""`tightship analyze`: a verdict on trace files, without a server or a database."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tightship_platform.errors import TightshipError
+from tightship_platform.units import parse_duration_ns
+
+if TYPE_CHECKING:
+    from tightship_analyzers.offline import OfflineResult
+
+
+class Count(click.IntRange):
+    """A whole number; click calls its own an integer range."""
+
+    name = "whole number"
+
+
+GAPS = 5
+"""Longest waits of each rank that the page may draw."""
+
+
+def _write_page(result: OfflineResult, path: str) -> None:
+    from tightship_analyzers.html_page.page import page
+
+    try:
+        Path(path).write_text(page(result), encoding="utf-8")
+    except OSError as error:
+        raise TightshipError(f"The page cannot be written to {path!r}: {error.strerror or error}") from None
+
+
+def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    """'120ms' → 120000000."""
+    try:
+        return None if value is None else parse_duration_ns(value)
+    except TightshipError as error:
+        raise click.BadParameter(str(error), param=option) from None
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--rank", type=Count(min=0), metavar="RANK", help="Judge only the trace of this rank.")
+@click.option(
+    "--step",
+    metavar="STEP",
+    help="Judge only this step: its number, counted from 0, or its mark, such as ProfilerStep#12.",
+)
+@click.option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="ID",
+    help="Judge by this rule only; may be given several times. `tightship rules` lists them.",
+)
+@click.option(
+    "--all-steps", is_flag=True, help="Device figures count the last marked step too, which recording usually cut off."
+)
+@click.option(
+    "--untraced-step",
+    metavar="TIME",
+    callback=_duration_ns,
+    help="Mean step without recording, such as 120ms: savings are then told in such steps.",
+)
+@click.option("--explain", is_flag=True, help="Show also which facts were derived, what each cost and who used it.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write the verdict as one page that needs nothing else.",
+)
+@click.option("--jobs", type=Count(min=1), metavar="COUNT", help="Files to read at once.  [default: one per processor]")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object. Keys: ranks[rank, source, device, steps[], temporal{…}, overlap{…}, "
+    "idle_by_stream[], idle_causes[], kernels[], buckets{…}, …], across_ranks{…}, "
+    "findings[rule, where, fix, saving{…}, evidence[]]; docs/analyze.md explains them.",
+)
+def analyze(
+    paths: tuple[str, ...],
+    rank: int | None,
+    step: str | None,
+    rules: tuple[str, ...],
+    all_steps: bool,
+    untraced_step: int | None,
+    explain: bool,
+    html: str | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Say where the steps of a trace went, what to change, and what that would bring.
+
+    PATH is a trace as torch.profiler or Kineto writes it (.json or .json.gz), a URL of one, or a folder: then every
+    trace in it; or a table of operations (.parquet): then every rank of it. Several files are taken for the ranks of
+    one run. A file that cannot be read is told, and the others are judged all the same; the exit code is then 2.
+    """
+    from tightship_analyzers.offline import analyze_paths
+    from tightship_analyzers.rank_analysis import Wanted
+    from tightship_analyzers.rank_processes import cores
+
+    wanted = Wanted(
+        rank=rank, step=step, rules=rules, all_steps=all_steps, untraced_step_ns=untraced_step, gaps=GAPS if html else 0
+    )
+    result = analyze_paths(paths, wanted=wanted, jobs=jobs or cores(), progress=not as_json)
+    if html is not None:
+        _write_page(result, html)
+    if as_json:
+        click.echo(json.dumps(result.as_dict(explain=explain), indent=2))
+    else:
+        from tightship_analyzers.report import print_report
+
+        print_report(result, explain=explain)
+    if result.failed:
+        sys.stdout.flush()
+        more = f" (and {len(result.failed) - 1} more files)" if len(result.failed) > 1 else ""
+        raise TightshipError(f"{result.failed[0]}{more}")

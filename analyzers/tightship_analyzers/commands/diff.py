@@ -1,0 +1,40 @@
+"""`tightship diff`: what changed between two traces, without a server or a database."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@click.option("--all-steps", is_flag=True, help="Count the last marked step too, which recording usually cut off.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=15, show_default=True, help="Changes to show of each part."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object with all names. Keys: before{step_ns, parts_ns{…}, devices[], …}, after{…}, absent[], "
+    "rows[part, name, change, before{count, host_ns, device_ns}, after{…}, growth_ns_per_step].",
+)
+def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) -> None:
+    """Say how the step changed from BEFORE to AFTER, and what appeared, vanished, grew and shrank, per kernel, operator
+    and module.
+
+    BEFORE and AFTER are traces as torch.profiler or Kineto writes them (.json or .json.gz), URLs of some, or folders:
+    then all traces in a folder are taken for the ranks of one run. Times are per step and rank; a trace that marks no
+    steps counts as one step.
+    """
+    from tightship_analyzers.offline_diff import diff_paths
+
+    result = diff_paths(before, after, all_steps=all_steps, progress=not as_json)
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), indent=2))
+        return
+    from tightship_analyzers.diff_report import print_diff
+
+    print_diff(result, limit=limit)

@@ -1,0 +1,115 @@
+"""Copies and sets of memory that the host waited for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from tightship_analyzers.facts.device_busy import DeviceGaps
+from tightship_analyzers.facts.enclosing import outermost
+from tightship_analyzers.facts.host_syncs import READING_OPS, SYNC_CALL
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.saves import Saves
+from tightship_analyzers.facts.stall_cost import idle_through, stall_cost
+from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.work_threads import WorkThreads
+from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Bools, DeviceEvents, Int32s, Int64s, Launches, Trace
+
+WAITING_CALL = re.compile(r"(cuda|hip)(Memcpy|Memset)(2D|3D)?(To|From)?(Array|Symbol)?(_v\d+)?|hipMemcpyWithStream")
+"""Calls that return when the copy is done. The variants called Async return when it is queued."""
+
+STAGED_BYTES = 64 * 1024
+"""Up to this size a copy from pageable memory to the device is staged and the call returns at once.
+Source: CUDA Runtime API, "API synchronization behavior"."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockingCopies:
+    """Copies and sets within the window for which a work thread stood still; scalars that it read are left out.
+
+    The host waits in the call itself, or in a synchronisation that the same operator makes after it.
+    """
+
+    events: DeviceEvents
+    row: Int64s
+    """(copies,) row in `Trace.device_events`."""
+    op: Int64s
+    """(copies,) row in `Trace.host_ops` of the operator; -1: unknown."""
+    tid: Int32s
+    start_ns: Int64s
+    end_ns: Int64s
+    """(copies,) when the host waited."""
+    pageable: Bools
+    """(copies,) from or to memory that the driver had to stage."""
+    to_device: Bools
+    gaps: Intervals
+    """When the device idled."""
+
+    def cost(self, rows: Bools) -> Intervals:
+        """Device time that these waits cost: the gap after each, and while the driver stages memory those during it."""
+        staged = rows & self.pageable & self.to_device
+        during = idle_through(self.start_ns[staged], self.end_ns[staged], self.gaps)
+        return during | Intervals.of(*stall_cost(self.start_ns[rows], self.end_ns[rows], self.gaps))
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self | NotApplicable:
+        """Needs device events and their launches."""
+        kernels, gaps = facts.get(KernelOps), facts.get(DeviceGaps)
+        if isinstance(kernels, NotApplicable):
+            return kernels
+        if isinstance(gaps, NotApplicable):
+            return gaps
+        trace, window = facts.trace, facts[Window]
+        moves = (kernels.events.kind == EventKind.COPY) | (kernels.events.kind == EventKind.SET)
+        rows = np.flatnonzero(moves & (kernels.events.launch >= 0))
+        events, op = kernels.events.take(rows), kernels.op[rows]
+        calls = trace.launches.take(events.launch)
+        end_ns = np.maximum(calls.end_ns, _waited_until(trace, calls, op))
+        waits = end_ns > calls.end_ns
+        waits |= trace.names.mask(calls.name, lambda name: WAITING_CALL.fullmatch(name) is not None)
+        pageable = trace.names.mask(events.name, lambda name: "pageable" in name.lower())
+        to_device = trace.names.mask(events.name, lambda name: "HtoD" in name or "HostToDevice" in name)
+        waits |= pageable & ~(to_device & (events.bytes >= 0) & (events.bytes <= STAGED_BYTES))
+        reading = trace.host_ops.take(trace.names.mask(trace.host_ops.name, READING_OPS.__contains__))
+        waits &= outermost(calls.tid, calls.start_ns, calls.end_ns, reading) < 0
+        waits &= facts[WorkThreads].among(calls.tid)
+        waits &= (calls.start_ns >= window.start_ns) & (end_ns <= window.end_ns)
+        for elsewhere in (facts.find(LoaderRanges), facts.find(Saves)):
+            if elsewhere is not None:
+                waits &= ~elsewhere.spans.contains(calls.start_ns)
+        start_ns, end_ns = calls.start_ns[waits], end_ns[waits]
+        return cls(
+            events.take(waits),
+            kernels.row[rows][waits],
+            op[waits],
+            calls.tid[waits],
+            start_ns,
+            end_ns,
+            pageable[waits],
+            to_device[waits],
+            gaps.spans,
+        )
+
+
+def _waited_until(trace: Trace, calls: Launches, op: Int64s) -> Int64s:
+    """(calls,) end of the first synchronisation after each call within the same operator; 0 where there is none."""
+    found = np.zeros(len(calls), dtype=np.int64)
+    syncs = trace.launches.take(
+        trace.names.mask(trace.launches.name, lambda name: SYNC_CALL.fullmatch(name) is not None)
+    )
+    for tid in np.unique(calls.tid).tolist():
+        own = syncs.take(syncs.tid == tid)
+        rows = np.flatnonzero((calls.tid == tid) & (op >= 0))
+        if not len(own) or not len(rows):
+            continue
+        at = np.minimum(np.searchsorted(own.start_ns, calls.end_ns[rows]), len(own) - 1)
+        inside = (own.start_ns[at] >= calls.end_ns[rows]) & (own.end_ns[at] <= trace.host_ops.end_ns[op[rows]])
+        found[rows[inside]] = own.end_ns[at[inside]]
+    return found

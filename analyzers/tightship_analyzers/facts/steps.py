@@ -1,0 +1,99 @@
+"""The training steps of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
+from tightship_analyzers.trace.model import Int64s, Trace
+
+PROFILER = "ProfilerStep#"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Whole training steps within the trace, one after another.
+
+    A step reaches from the end of one optimizer step to the end of the next, so that what happens between two steps
+    (the next batch, a checkpoint) belongs to the step that it delays. Where a program marks its own steps
+    (`ProfilerStep#n`), those are used.
+    """
+
+    bounds_ns: Int64s
+    """(steps + 1,): ends of the steps, the first one being the start of the first step."""
+    tid: int
+    """The training thread."""
+    first: int = 0
+    """Number of the first step; above 0 where a later one was picked."""
+
+    @property
+    def count(self) -> int:
+        """Number of whole steps, at least 1."""
+        return len(self.bounds_ns) - 1
+
+    @property
+    def start_ns(self) -> int:
+        """Start of the first step."""
+        return int(self.bounds_ns[0])
+
+    @property
+    def end_ns(self) -> int:
+        """End of the last step."""
+        return int(self.bounds_ns[-1])
+
+    @property
+    def window_ns(self) -> int:
+        """All steps together."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def durations_ns(self) -> Int64s:
+        """(steps,)"""
+        return np.diff(self.bounds_ns)
+
+    @property
+    def mean_ns(self) -> int:
+        """Mean step, rounded down."""
+        return self.window_ns // self.count
+
+    def number_at(self, time_ns: int) -> int | None:
+        """Number of the step that an instant falls into, counted from 0; None outside of all."""
+        if not self.start_ns <= time_ns < self.end_ns:
+            return None
+        return self.first + int(np.searchsorted(self.bounds_ns, time_ns, side="right")) - 1
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self | NotApplicable:
+        """From marks of the program where there are any, else from the optimizer; as far as the device was recorded."""
+        marks = _profiler_marks(facts.trace)
+        if marks is not None:
+            bounds, tid = marks
+        else:
+            optimizer = facts.get(OptimizerSteps)
+            if isinstance(optimizer, NotApplicable):
+                return optimizer
+            bounds, tid = np.unique(optimizer.calls.end_ns), optimizer.tid
+            if len(bounds) < 2:
+                return NotApplicable("needs at least two optimizer steps; the trace holds one, record for longer")
+        covered_ns = facts.trace.covered_end_ns
+        if covered_ns is not None:
+            bounds = bounds[bounds <= covered_ns]
+            if len(bounds) < 2:
+                return NotApplicable("needs device events of a whole step; the trace holds none")
+        return cls(bounds_ns=bounds, tid=tid)
+
+
+def _profiler_marks(trace: Trace) -> tuple[Int64s, int] | None:
+    marks = trace.annotations_named(PROFILER)
+    if not len(marks):
+        return None
+    tid = int(np.bincount(marks.tid).argmax())
+    marks = marks.take(marks.tid == tid)
+    if len(marks) == 1:
+        return np.array([marks.start_ns[0], marks.end_ns[0]], dtype=np.int64), tid
+    # The last mark ends when recording stops, which may be in the middle of a step.
+    return np.unique(marks.start_ns), tid

@@ -1,0 +1,130 @@
+"""A run's device time, split into buckets that sum to it exactly. Pure functions over integers.
+
+[Note: account] Every allocation (a device held from one instant to another) is cut by time:
+
+- before the first step: startup. A run whose counter never saw a step is startup, but for what was held idle;
+- after the last step, once the run has ended: shutdown;
+- stretches in which the device was held idle (see facts/held_idle.py), never between the start and a first step;
+- the rest is the stepping phase. It is split as the run's traces say, in proportion to what they saw in each bucket.
+  Without a trace nobody knows what happened in it: unexplained.
+
+Without a step counter there are no phases: what was not held idle is unexplained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tightship_platform.vocabulary import Bucket
+
+Span = tuple[int, int]
+"""Half-open interval of UTC ns."""
+
+NOT_STEPPING = (Bucket.STARTUP, Bucket.SHUTDOWN, Bucket.HELD_IDLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One device held by the run for an interval."""
+
+    device: int
+    start_ns: int
+    end_ns: int
+    idle: Sequence[Span] = field(default=())
+    """When the device was held idle: disjoint, ascending."""
+
+    @property
+    def device_ns(self) -> int:
+        """Length of the interval; 0 for one that ends before it starts."""
+        return max(0, self.end_ns - self.start_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """What the step counter says about the run."""
+
+    counted: bool
+    """A step counter reported."""
+    first_step_ns: int | None = None
+    """End of the first step of any rank."""
+    last_step_ns: int | None = None
+    """End of the last step of any rank."""
+    ended: bool = False
+    """The run is over: what follows the last step is shutdown, not the next step."""
+
+
+def account(held: Iterable[Held], phases: Phases, traced_ns: Mapping[str, int]) -> dict[Bucket, int]:
+    """Device-ns per bucket; the values sum to the `device_ns` of `held` exactly, buckets without time are left out.
+
+    `traced_ns`: ns per bucket as the run's traces saw them, together.
+    """
+    totals: dict[Bucket, int] = {}
+    stepping = 0
+    for one in held:
+        if one.device_ns == 0:
+            continue
+        idle_from = one.start_ns if phases.first_step_ns is None else max(one.start_ns, phases.first_step_ns)
+        idle = _clip(one.idle, idle_from, one.end_ns)
+        _add(totals, Bucket.HELD_IDLE, _measure(idle))
+        rest = _complement(idle, one.start_ns, one.end_ns)
+        if phases.first_step_ns is None:
+            bucket = Bucket.STARTUP if phases.counted else Bucket.UNEXPLAINED
+            _add(totals, bucket, _measure(rest))
+            continue
+        last = one.end_ns if phases.last_step_ns is None or not phases.ended else phases.last_step_ns
+        last = max(last, phases.first_step_ns)
+        _add(totals, Bucket.STARTUP, _measure(_clip(rest, one.start_ns, phases.first_step_ns)))
+        _add(totals, Bucket.SHUTDOWN, _measure(_clip(rest, last, one.end_ns)))
+        stepping += _measure(_clip(rest, phases.first_step_ns, last))
+    weights = {Bucket(name): ns for name, ns in traced_ns.items() if ns > 0}
+    for bucket, ns in apportion(stepping, weights or {Bucket.UNEXPLAINED: 1}).items():
+        _add(totals, bucket, ns)
+    return totals
+
+
+def apportion(total: int, weights: Mapping[Bucket, int]) -> dict[Bucket, int]:
+    """Split an integer in proportion to integer weights; the parts sum to it exactly.
+
+    Largest-remainder method (Hamilton): each part is the floor of its share, and the ns that are left over go to the
+    largest remainders, ties by the order of the weights. No part is off by a whole ns.
+    """
+    whole = sum(weights.values())
+    if whole <= 0 or min(weights.values()) < 0:
+        raise ValueError(f"weights must be non-negative with a positive sum, not {dict(weights)}")
+    parts = {bucket: total * weight // whole for bucket, weight in weights.items()}
+    left = total - sum(parts.values())
+    by_remainder = sorted(weights, key=lambda bucket: -(total * weights[bucket] % whole))
+    for bucket in by_remainder[:left]:
+        parts[bucket] += 1
+    return parts
+
+
+def stepping_ns(buckets: Mapping[str, int]) -> int:
+    """The part of an account in which the run made steps: what savings per step can be taken from."""
+    return sum(ns for bucket, ns in buckets.items() if bucket not in NOT_STEPPING)
+
+
+def _add(totals: dict[Bucket, int], bucket: Bucket, ns: int) -> None:
+    if ns:
+        totals[bucket] = totals.get(bucket, 0) + ns
+
+
+def _measure(spans: Iterable[Span]) -> int:
+    return sum(end - start for start, end in spans)
+
+
+def _clip(spans: Iterable[Span], start_ns: int, end_ns: int) -> list[Span]:
+    clipped = ((max(start, start_ns), min(end, end_ns)) for start, end in spans)
+    return [(start, end) for start, end in clipped if end > start]
+
+
+def _complement(spans: Iterable[Span], start_ns: int, end_ns: int) -> list[Span]:
+    gaps, at = [], start_ns
+    for start, end in spans:
+        if start > at:
+            gaps.append((at, start))
+        at = max(at, end)
+    if end_ns > at:
+        gaps.append((at, end_ns))
+    return gaps

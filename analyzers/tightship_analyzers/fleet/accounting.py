@@ -1,0 +1,92 @@
+"""Keeps the accounts of runs up to date in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from tightship_analyzers.facts.held_idle import held_idle
+from tightship_analyzers.fleet.account import Held, Phases, account
+from tightship_analyzers.fleet.history import read_history, read_phases
+from tightship_platform.models import Run, RunAccount, Trace
+from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.vocabulary import RunState
+
+FRESH_NS = 10 * NS_PER_S
+"""No account is made again sooner than this."""
+LIVE_PARTS = 100
+"""The account of a live run is made again when it lags by this part of the run's life: a week-long run's history is
+large, and its account hardly moves within an hour."""
+LATE_NS = 3600 * NS_PER_S
+"""Records of a run may arrive this long after its end (a spool that catches up) and still be accounted for."""
+LATE_PARTS = 4
+"""After the end: again when the account is older than this part of the time since the end."""
+
+
+def due_runs(session: Session, *, now: int | None = None) -> list[int]:
+    """Ids of the runs whose account is missing or out of date, those without one first."""
+    now = now_ns() if now is None else now
+    newest_trace = select(func.max(Trace.analyzed_ns)).where(Trace.run_id == Run.id).correlate(Run).scalar_subquery()
+    life_end = func.coalesce(Run.end_ns, Run.last_seen_ns)
+    lag = now - Run.accounted_ns
+    is_running = Run.state == RunState.RUNNING.value
+    rows = session.scalars(
+        select(Run.id)
+        .where(
+            or_(
+                Run.accounted_ns.is_(None),
+                newest_trace > Run.accounted_ns,
+                is_running & (lag >= FRESH_NS) & (lag * LIVE_PARTS >= Run.last_seen_ns - Run.start_ns),
+                ~is_running & (Run.accounted_ns < life_end),
+                ~is_running
+                & (lag >= FRESH_NS)
+                & (lag * LATE_PARTS >= now - life_end)
+                & (Run.accounted_ns < life_end + LATE_NS),
+            )
+        )
+        .order_by(Run.accounted_ns.asc().nulls_first(), Run.id)
+    )
+    return list(rows)
+
+
+def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[str, int]:
+    """Make a run's account anew; bucket → device-ns, summing to the run's device time exactly."""
+    now = now_ns() if now is None else now
+    # Two at once would insert the same rows: the run's row is the lock, and is read again under it.
+    session.execute(update(Run).where(Run.id == run.id).values(accounted_ns=Run.accounted_ns))
+    session.refresh(run)
+    history, phases = read_history(session, run), read_phases(session, run)
+    idle = held_idle(history)
+    held = [
+        Held(device=device, start_ns=start_ns, end_ns=end_ns, idle=idle.get(device, ()))
+        for device, spans in history.held.items()
+        for start_ns, end_ns in spans
+    ]
+    buckets = {bucket.value: ns for bucket, ns in account(held, phases, traced_buckets(session, run, phases)).items()}
+    session.execute(delete(RunAccount).where(RunAccount.run_id == run.id))
+    session.add_all(RunAccount(run_id=run.id, bucket=bucket, device_ns=ns) for bucket, ns in buckets.items())
+    run.accounted_ns = now
+    return buckets
+
+
+def traced_buckets(session: Session, run: Run, phases: Phases) -> Mapping[str, int]:
+    """Bucket → ns that the run's traces saw in it, all ranks and captures together.
+
+    A trace without a whole step counts only if it was taken between the first and the last step: a long step looks
+    like that, but so does start-up.
+    """
+    totals: dict[str, int] = {}
+    summaries = session.scalars(select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None)))
+    for summary in summaries:
+        if not summary.get("steps") and not _while_stepping(summary.get("window_start_ns"), phases):
+            continue
+        for bucket, ns in (summary.get("buckets") or {}).items():
+            totals[bucket] = totals.get(bucket, 0) + int(ns)
+    return totals
+
+
+def _while_stepping(time_ns: int | None, phases: Phases) -> bool:
+    first, last = phases.first_step_ns, phases.last_step_ns
+    return time_ns is not None and first is not None and last is not None and first <= time_ns < last

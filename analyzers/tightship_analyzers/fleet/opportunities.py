@@ -1,0 +1,201 @@
+"""From the findings of a workflow's recent runs to a ranked list of what to do. Pure functions.
+
+[Note: joint savings] Two findings that claim the same time cannot both give it back. The analysis of a trace therefore
+merges overlapping findings into one *claim* whose saving is the measure of the union (see summary.py). Here rules that
+shared a claim in any recent run of the workflow become one opportunity; claims of one trace do not overlap, so within
+a trace they may be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from tightship_platform.vocabulary import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What one or more findings of one trace would give back together, as shares of the mean step."""
+
+    rules: tuple[str, ...]
+    share_frac: float
+    low_frac: float
+    high_frac: float
+    method: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingText:
+    """What an opportunity shows of a finding."""
+
+    id: int
+    rule: str
+    title: str
+    fix: str
+    share_frac: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvidence:
+    """One recent run of a workflow."""
+
+    stepping_device_ns: int
+    device_ns: int
+    captures: Sequence[Sequence[Sequence[Claim]]] = ()
+    """Per analysed capture, per rank, the claims of that rank's trace. Empty: this run was never traced."""
+    findings: Sequence[FindingText] = ()
+    held_idle: HeldIdleSaving | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldIdleSaving:
+    """The saving of a finding from samples, in ns of device time."""
+
+    rule: str
+    value_ns: int
+    low_ns: int
+    high_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """An opportunity before it gets its position."""
+
+    rules: tuple[str, ...]
+    title: str
+    fix: str
+    findings: tuple[int, ...]
+    value_ns: int
+    low_ns: int
+    high_ns: int
+    method: str
+    device_ns: int
+    """Device time of the recent runs that the saving refers to."""
+
+    @property
+    def key(self) -> str:
+        """Names the opportunity within its workflow."""
+        return "+".join(self.rules)[:200]
+
+
+@dataclass
+class _Share:
+    value: Fraction = field(default_factory=Fraction)
+    low: Fraction = field(default_factory=Fraction)
+    high: Fraction = field(default_factory=Fraction)
+
+
+def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
+    """The opportunities of one workflow, the largest saving first; none without a saving.
+
+    The share of the step is the mean over the traced runs, weighted by their stepping time, and is applied to the
+    stepping time of all recent runs. The low end counts only the runs that were traced.
+    """
+    traced = [run for run in runs if run.captures]
+    traced_ns = sum(run.stepping_device_ns for run in traced)
+    all_ns = sum(run.stepping_device_ns for run in runs)
+    ranked = []
+    for rules in _groups(claim.rules for run in traced for ranks in run.captures for rank in ranks for claim in rank):
+        weighted = _Share()
+        for run in traced:
+            share = _run_share(run, frozenset(rules))
+            weighted.value += share.value * run.stepping_device_ns
+            weighted.low += share.low * run.stepping_device_ns
+            weighted.high += share.high * run.stepping_device_ns
+        if not traced_ns or not weighted.value:
+            continue
+        value_ns = int(weighted.value * all_ns / traced_ns)
+        if value_ns:
+            low_ns = min(value_ns, int(weighted.low))
+            high_ns = max(value_ns, int(weighted.high * all_ns / traced_ns))
+            method = _worst_method(traced, frozenset(rules))
+            ranked.append(_ranked(runs, rules, (value_ns, low_ns, high_ns), method, all_ns))
+    ranked.extend(_held_idle(runs))
+    return sorted(ranked, key=lambda one: (-one.value_ns, one.key))
+
+
+def _groups(claims: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rules that share a claim anywhere belong together, transitively."""
+    groups: list[set[str]] = []
+    for rules in claims:
+        merged = set(rules)
+        apart = []
+        for group in groups:
+            if group & merged:
+                merged |= group
+            else:
+                apart.append(group)
+        groups = [*apart, merged]
+    return sorted(tuple(sorted(group)) for group in groups)
+
+
+def _run_share(run: RunEvidence, rules: frozenset[str]) -> _Share:
+    """Mean over the run's captures. Ranks of one capture wait for each other, so the slowest one sets the pace:
+    the worst rank is the estimate, the mean of the ranks its low end."""
+    total = _Share()
+    for ranks in run.captures:
+        shares = []
+        for claims in ranks:
+            share = _Share()
+            for claim in claims:
+                if rules & set(claim.rules):
+                    share.value += Fraction(claim.share_frac)
+                    share.low += Fraction(claim.low_frac)
+                    share.high += Fraction(claim.high_frac)
+            shares.append(share)
+        total.value += max(share.value for share in shares)
+        total.low += sum((share.low for share in shares), Fraction()) / len(shares)
+        total.high += max(share.high for share in shares)
+    count = len(run.captures)
+    return _Share(
+        *(min(Fraction(1), part / count) for part in (total.value, total.low, total.high)),
+    )
+
+
+def _worst_method(runs: Iterable[RunEvidence], rules: frozenset[str]) -> str:
+    """A sum is only as sure as its least sure part."""
+    order = list(Method)
+    used = [
+        Method(claim.method)
+        for run in runs
+        for ranks in run.captures
+        for rank in ranks
+        for claim in rank
+        if rules & set(claim.rules)
+    ]
+    return max(used, key=order.index, default=Method.BOUND)
+
+
+def _ranked(
+    runs: Sequence[RunEvidence], rules: tuple[str, ...], saving: tuple[int, int, int], method: str, device_ns: int
+) -> Ranked:
+    mine = [text for run in runs for text in run.findings if text.rule in rules]
+    best: dict[str, FindingText] = {}
+    for text in sorted(mine, key=lambda text: -text.share_frac):
+        best.setdefault(text.rule, text)
+    leaders = list(best.values())
+    title = leaders[0].title if leaders else ", ".join(rules)
+    if len(leaders) > 1:
+        title += f" (claims the same time as: {', '.join(text.rule for text in leaders[1:])})"
+    return Ranked(
+        rules=rules,
+        title=title,
+        fix="; or ".join(dict.fromkeys(text.fix for text in leaders)),
+        findings=tuple(text.id for text in mine),
+        value_ns=saving[0],
+        low_ns=saving[1],
+        high_ns=saving[2],
+        method=method,
+        device_ns=device_ns,
+    )
+
+
+def _held_idle(runs: Sequence[RunEvidence]) -> list[Ranked]:
+    savings = [run.held_idle for run in runs if run.held_idle is not None and run.held_idle.value_ns]
+    if not savings:
+        return []
+    device_ns = sum(run.device_ns for run in runs)
+    low, value, high = (sum(getattr(s, name) for s in savings) for name in ("low_ns", "value_ns", "high_ns"))
+    return [_ranked(runs, (savings[0].rule,), (value, low, high), Method.BOUND, device_ns)]

@@ -1,0 +1,149 @@
+"""Keeps the opportunities in the database in line with the findings of recent runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from tightship_analyzers.fleet.account import stepping_ns
+from tightship_analyzers.fleet.opportunities import (
+    Claim,
+    FindingText,
+    HeldIdleSaving,
+    Ranked,
+    RunEvidence,
+    rank_workflow,
+)
+from tightship_platform.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
+from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.vocabulary import OpportunityState
+
+RECENT_NS = 7 * 86_400 * NS_PER_S
+RECENT_RUNS = 20
+"""Per workflow, the newest ones; also none that began more than RECENT_NS ago, unless it still runs."""
+
+
+def rank_all(session: Session, *, now: int | None = None) -> int:
+    """Bring all opportunities up to date and number them; returns how many there are.
+
+    A row keeps its id and its state as long as the same rules of the same workflow claim something. One that is no
+    longer backed by findings disappears if it is open, and stays as a record if somebody acted on it.
+    """
+    now = now_ns() if now is None else now
+    # Two at once would insert the same rows: the workflows' rows are the lock.
+    session.execute(update(Workflow).values(name=Workflow.name))
+    existing = {(row.workflow_id, row.key): row for row in session.scalars(select(Opportunity))}
+    backed: set[tuple[int, str]] = set()
+    for workflow_id in session.scalars(select(Workflow.id).order_by(Workflow.id)).all():
+        for ranked in rank_workflow(_recent(session, workflow_id, now)):
+            key = (workflow_id, ranked.key)
+            backed.add(key)
+            row = existing.get(key)
+            if row is None:
+                row = existing[key] = Opportunity(
+                    workflow_id=workflow_id, key=ranked.key, state=OpportunityState.OPEN.value, position=0
+                )
+                session.add(row)
+            _update(row, ranked, now)
+    for key in [key for key, row in existing.items() if key not in backed and row.state == OpportunityState.OPEN]:
+        session.delete(existing.pop(key))
+    _number(existing.values())
+    return len(existing)
+
+
+def _number(rows: Iterable[Opportunity]) -> None:
+    ordered = sorted(rows, key=lambda row: (row.state != OpportunityState.OPEN, -(row.value or 0), row.key))
+    for position, row in enumerate(ordered, start=1):
+        if row.position != position:
+            row.position = position
+
+
+def _update(row: Opportunity, ranked: Ranked, now: int) -> None:
+    """Only what changed is written, so that a quiet fleet causes no writes."""
+    values: dict[str, Any] = {
+        "title": ranked.title,
+        "rules": list(ranked.rules),
+        "findings": list(ranked.findings),
+        "fix": ranked.fix,
+        "device_ns": ranked.device_ns,
+        "value": ranked.value_ns,
+        "low": ranked.low_ns,
+        "high": ranked.high_ns,
+        "method": ranked.method,
+    }
+    if any(getattr(row, name) != value for name, value in values.items()):
+        for name, value in values.items():
+            setattr(row, name, value)
+        row.updated_ns = now
+
+
+def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
+    runs = session.scalars(
+        select(Run)
+        .where(Run.workflow_id == workflow_id, (Run.start_ns >= now - RECENT_NS) | Run.end_ns.is_(None))
+        .order_by(Run.start_ns.desc(), Run.id.desc())
+        .limit(RECENT_RUNS)
+    ).all()
+    ids = [run.id for run in runs]
+    buckets: dict[int, dict[str, int]] = {run_id: {} for run_id in ids}
+    for entry in session.scalars(select(RunAccount).where(RunAccount.run_id.in_(ids))):
+        buckets[entry.run_id][entry.bucket] = entry.device_ns
+    captures: dict[int, dict[int, list[list[Claim]]]] = {run_id: {} for run_id in ids}
+    traces = select(Trace).where(Trace.run_id.in_(ids), Trace.analyzed_ns.is_not(None), Trace.error.is_(None))
+    for trace in session.scalars(traces.order_by(Trace.id)):
+        if trace.summary.get("steps"):
+            # A trace without a capture was imported by itself.
+            group = trace.capture_id if trace.capture_id is not None else -trace.id
+            captures[trace.run_id].setdefault(group, []).append(_claims(trace.summary))
+    findings: dict[int, list[Finding]] = {run_id: [] for run_id in ids}
+    for finding in session.scalars(select(Finding).where(Finding.run_id.in_(ids)).order_by(Finding.id)):
+        findings[finding.run_id].append(finding)
+    return [
+        RunEvidence(
+            stepping_device_ns=stepping_ns(buckets[run_id]),
+            device_ns=sum(buckets[run_id].values()),
+            captures=list(captures[run_id].values()),
+            findings=[_text(finding) for finding in findings[run_id]],
+            held_idle=_held_idle(findings[run_id]),
+        )
+        for run_id in ids
+    ]
+
+
+def _claims(summary: dict[str, Any]) -> list[Claim]:
+    return [
+        Claim(
+            rules=tuple(claim["rules"]),
+            share_frac=claim["share_frac"],
+            low_frac=claim["low_frac"],
+            high_frac=claim["high_frac"],
+            method=claim["method"],
+        )
+        for claim in summary.get("claims", [])
+    ]
+
+
+def _text(finding: Finding) -> FindingText:
+    return FindingText(
+        id=finding.id,
+        rule=finding.rule,
+        title=finding.title,
+        fix=finding.fix,
+        share_frac=finding.share_frac or 0.0,
+    )
+
+
+def _held_idle(findings: list[Finding]) -> HeldIdleSaving | None:
+    """The finding from samples, of which a run has at most one."""
+    for finding in findings:
+        if finding.trace_id is None and finding.value:
+            return HeldIdleSaving(
+                rule=finding.rule,
+                value_ns=finding.value,
+                low_ns=finding.low or 0,
+                high_ns=finding.high or finding.value,
+            )
+    return None

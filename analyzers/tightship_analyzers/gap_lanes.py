@@ -1,0 +1,103 @@
+"""The timeline of a gap, ready to draw: which spans lie in which row of which lane, and what is said of it.
+
+What `evidence.timeline` gives is plain data that may come from elsewhere (a database, another version), so missing
+lanes and unknown causes are taken as they come. Drawings: `html_page` here, the dashboard's chart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Gap = dict[str, Any]
+Span = dict[str, Any]
+
+LANES = (("device", "device"), ("host", "host thread"), ("frames", "Python frames"))
+MAX_DEPTH = 12
+"""Rows of a lane; deeper ones are left out."""
+ENCLOSING = 2
+"""Of the levels that enclose everything shown, so many innermost ones are drawn."""
+LEAST_FRAC = 0.0015
+"""Share of the gap that a span is drawn as wide as at least; what is shorter would not show at all."""
+
+IDLE = {
+    "input": "waiting for the next batch",
+    "checkpoint": "waiting while state is saved",
+    "host sync": "the host waits for a value",
+    "host": "waiting for the host to issue work",
+    "host dispatch": "waiting for the host to issue work",
+    "sync copy": "the host stands in a copy",
+    "allocator": "the host asks the driver for memory",
+    "compilation": "the host compiles",
+    "garbage collection": "the host collects garbage",
+    "collective wait": "waiting for a collective",
+    "device dependency": "waiting for work that is queued already",
+    "window edge": "before the first or after the last work",
+    "unexplained": "the trace does not say why",
+}
+"""Why a device is idle, by the cause that the evidence names."""
+BUSY = {"loop": "in this loop", "optimizer": "in this optimizer step"}
+"""Stretches in which the device is not idle but works in small pieces."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """One lane of the timeline."""
+
+    lane: str
+    label: str
+    spans: list[Span]
+    """Each with `name`, `start_ns`, `end_ns` and `depth`, its row in the lane."""
+    left_out: int
+    """Outer levels that are not drawn."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that it takes, at least one."""
+        return max((span["depth"] for span in self.spans), default=0) + 1
+
+
+def lanes(gap: Gap) -> list[Lane]:
+    """All lanes, also those without spans."""
+    return [_lane(gap, lane, label) for lane, label in LANES]
+
+
+def window_ns(gap: Gap) -> tuple[int, int]:
+    """From the first to the last span shown, the gap included."""
+    spans = [span for row in gap.get("lanes", ()) for span in row.get("spans", ())]
+    first = min((span["start_ns"] for span in spans), default=gap["start_ns"])
+    last = max((span["end_ns"] for span in spans), default=gap["end_ns"])
+    return min(first, gap["start_ns"]), max(last, gap["end_ns"])
+
+
+def is_idle(gap: Gap) -> bool:
+    """Whether the stretch shown is one in which the device did nothing."""
+    return _cause(gap) not in BUSY
+
+
+def said_of(gap: Gap, length: str) -> str:
+    """How long the stretch is (`length`, as the face writes durations) and what its cause is, in words."""
+    cause = _cause(gap)
+    if cause in BUSY:
+        return f"{length} {BUSY[cause]}"
+    return f"device idle {length}: {IDLE.get(cause, cause or 'cause unknown')}"
+
+
+def _cause(gap: Gap) -> str:
+    return str(gap.get("cause") or "").replace("_", " ")
+
+
+def _lane(gap: Gap, lane: str, label: str) -> Lane:
+    """Frames that enclose all that is shown, such as `main` and a launcher's, say nothing about the gap: the innermost
+    `ENCLOSING` of them stay."""
+    spans = [span for row in gap.get("lanes", ()) if row.get("lane") == lane for span in row.get("spans", ())]
+    if not spans:
+        return Lane(lane=lane, label=label, spans=[], left_out=0)
+    first, last = min(span["start_ns"] for span in spans), max(span["end_ns"] for span in spans)
+    around = {span.get("depth", 0) for span in spans if span["start_ns"] == first and span["end_ns"] == last}
+    outer = next(depth for depth in range(len(around) + 1) if depth not in around)
+    left_out = max(0, outer - ENCLOSING) if max(span.get("depth", 0) for span in spans) >= outer else 0
+    shifted = [span | {"depth": span.get("depth", 0) - left_out} for span in spans if span.get("depth", 0) >= left_out]
+    return Lane(
+        lane=lane, label=label, spans=[span for span in shifted if span["depth"] < MAX_DEPTH], left_out=left_out
+    )

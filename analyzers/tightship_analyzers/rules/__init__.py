@@ -1,0 +1,1 @@
+"""One file per rule: its docstring is its public page, its thresholds carry their source. See catalogue.py."""

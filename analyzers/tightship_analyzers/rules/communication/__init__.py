@@ -1,0 +1,1 @@
+"""Rules on communication between ranks, judged on traces."""

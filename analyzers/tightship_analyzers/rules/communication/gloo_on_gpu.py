@@ -1,0 +1,102 @@
+"""Tensors on the device are exchanged through Gloo, that is through the host.
+
+## What it finds
+Gloo's collectives (`gloo:all_reduce` and the like) in a job on an accelerator: the time in which the device idles under
+them, and the copies to the host and back that they make; more than 1 % of the step.
+
+## Why it costs
+Gloo sends from the host's memory over TCP. Tensors are copied to the host, exchanged there, and copied back, over PCIe
+and a socket instead of the links between the devices.
+
+## Example
+```python
+dist.init_process_group("gloo")
+```
+
+## Use instead
+```python
+dist.init_process_group("nccl", device_id=device)       # "cpu:gloo,cuda:nccl" where both are needed
+```
+
+The saving is that time. Its low end is half of it: exchanging takes time over NCCL too.
+
+## Known misses
+Exchanges on threads of Gloo's own that the trace does not hold. Small exchanges of host data over Gloo are normal; they
+count only while the device idles.
+
+## Source
+https://pytorch.org/docs/stable/distributed.html ("Which backend to use?": NCCL for distributed GPU training). 1 % of
+the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.device_busy import DeviceGaps
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.shown import shown
+from tightship_analyzers.stall_claims import Pauses
+from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.intervals import Intervals
+
+RANGES = re.compile(r"^gloo:")
+
+
+def judge(facts: Facts) -> Judgement:
+    """All exchanges together."""
+    if facts.trace.device_kind != "gpu":
+        return NotApplicable("needs an accelerator; on a CPU Gloo is the backend to use")
+    names, steps, ranges = facts.trace.names, facts[Steps], facts.trace.annotations
+    calls = ranges.take(names.mask(ranges.name, lambda name: RANGES.match(name) is not None))
+    calls = calls.overlapping(steps.start_ns, steps.end_ns)
+    if not len(calls):
+        return []
+    outer = Pauses.outermost(calls, calls.name, calls.tid)
+    spans = Intervals.of(outer.start_ns, outer.end_ns)
+    events = facts[KernelOps].events
+    copies = Intervals.of_table(events.take(events.kind == EventKind.COPY)) & spans
+    claims = within_steps(facts, (facts[DeviceGaps].spans & spans) | copies)
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return []
+    place = facts[Places].of_span(int(outer.tid[0]), int(outer.start_ns[0]), int(outer.end_ns[0]))
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Exchanging tensors through the host keeps the device from computing for {share_of(facts, claims)} "
+            "of the step",
+            place=place or shown(names[int(outer.name[0])]),
+            fix='Use NCCL for tensors on the device: init_process_group("cpu:gloo,cuda:nccl")',
+            low_ns=claims.measure_ns // 2,
+            high_ns=within_steps(facts, spans).measure_ns,
+            gap="gloo",
+            evidence=[
+                fact(
+                    f"{len(outer.name)} exchanges take {a_step(facts, within_steps(facts, spans).measure_ns)}",
+                    len(outer.name),
+                    "exchanges",
+                ),
+                change('init_process_group("gloo")', 'init_process_group("cpu:gloo,cuda:nccl")'),
+            ],
+        )
+    ]
+
+
+RULE = Rule(
+    id="gloo-on-gpu",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps, DeviceGaps),
+    title="Tensors on the device are exchanged through the host",
+    fix="Use NCCL",
+    judge=judge,
+    page=__doc__ or "",
+    signs=RANGES,
+)

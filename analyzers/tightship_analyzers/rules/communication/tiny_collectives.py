@@ -1,0 +1,129 @@
+"""Many small collectives where a few large ones would do.
+
+## What it finds
+At least 8 collectives a step of one kind that move less than 1 MiB each (or, where sizes are not recorded, take less
+than 100 µs), and that merged into buckets of 25 MiB would save more than 1 % of the step.
+
+## Why it costs
+A small collective takes as long as a message needs to go round all ranks, whatever it carries: 20 µs to some hundreds.
+A hundred of them cost a hundred times that.
+
+## Example
+```python
+for p in model.parameters():
+    dist.all_reduce(p.grad)
+```
+
+## Use instead
+```python
+model = DistributedDataParallel(model)               # buckets of 25 MB
+```
+or `torch._utils._flatten_dense_tensors(grads)` and one `all_reduce`; `dist._coalescing_manager` for other collectives.
+
+The saving is what all but the merged number of them take while the device computes nothing; each merged one takes as
+long as the median of those that it replaces. The low end is half of it: what is left waits for other ranks.
+
+## Known misses
+Collectives whose results are needed at once cannot be merged. Pipeline stages that send activations.
+
+## Source
+DDP's default bucket of 25 MiB (`bucket_cap_mb`); NCCL's messages reach half of their bandwidth at about 1 MiB
+(https://github.com/NVIDIA/nccl-tests). 1 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.collective_calls import CollectiveCalls
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import NOISE_FRAC, Finding, Judgement, Rule, Scope
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Int64s
+from tightship_platform.units import format_bytes, format_ns
+
+MIN_PER_STEP = 8
+"""Fewer are not worth merging."""
+MAX_BYTES = 1 << 20
+"""Larger ones use their bandwidth."""
+MAX_NS = 100_000
+"""Where bytes are not recorded: longer ones move something, or wait for another rank."""
+BUCKET_BYTES = 25 << 20
+"""DDP's default."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """One finding per kind of collective."""
+    calls, steps = facts[CollectiveCalls], facts[Steps]
+    inside = (calls.events.start_ns >= steps.start_ns) & (calls.events.end_ns <= steps.end_ns)
+    sized = calls.bytes >= 0
+    small = inside & np.where(sized, calls.bytes < MAX_BYTES, calls.events.dur_ns < MAX_NS)
+    kind = np.where(calls.collective >= 0, calls.collective, calls.events.name)
+    findings = (_finding(facts, np.flatnonzero(small & (kind == one)), int(one)) for one in np.unique(kind[small]))
+    return [finding for finding in findings if finding is not None]
+
+
+def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
+    calls, steps = facts[CollectiveCalls], facts[Steps]
+    if len(rows) < MIN_PER_STEP * steps.count:
+        return None
+    # Those of one step merge; each step keeps at least one.
+    step = np.searchsorted(steps.bounds_ns, calls.events.start_ns[rows], side="right") - 1
+    gone = []
+    for number in np.unique(step).tolist():
+        own = rows[step == number]
+        merged = max(1, -(-int(calls.bytes[own][calls.bytes[own] > 0].sum()) // BUCKET_BYTES))
+        # The merged ones take as long as the typical one: keep those around the median, drop the others.
+        distance = np.abs(calls.events.dur_ns[own] - np.median(calls.events.dur_ns[own]))
+        gone.append(own[np.argsort(distance, kind="stable")[merged:]])
+    dropped = np.concatenate(gone)
+    events = calls.events.take(dropped)
+    claims = within_steps(facts, Intervals.of_table(events) & calls.exposed)
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return None
+    size = int(calls.bytes[rows][calls.bytes[rows] > 0].sum())
+    places = facts[Places].dearest(calls.op[dropped], events.dur_ns)
+    name, median_ns = shown(facts.trace.names[kind], 60), int(np.median(calls.events.dur_ns[rows]))
+    return claim(
+        facts,
+        RULE,
+        claims,
+        title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)} of it",
+        place=places[0][0] or name,
+        fix="Merge them: DistributedDataParallel's buckets, one collective over a flat tensor, or a coalescing manager",
+        low_ns=claims.measure_ns // 2,
+        evidence=[
+            fact(
+                f"{len(rows)} in {steps.count} steps, half of them shorter than {format_ns(median_ns)}",
+                len(rows),
+                "collectives",
+            ),
+            fact(f"Together they move {format_bytes(size // steps.count)} a step", size / steps.count, "bytes")
+            if size
+            else None,
+            fact(f"Nothing hides {a_step(facts, claims.measure_ns)}", claims.measure_ns / steps.count, "ns"),
+            change(
+                "for p in params:\n    dist.all_reduce(p.grad)",
+                "dist.all_reduce(flat_grads)  # or DistributedDataParallel",
+            ),
+        ],
+        elsewhere=places[1:],
+        without=Edits.without_device(calls.row[dropped]),
+    )
+
+
+RULE = Rule(
+    id="tiny-collectives",
+    scope=Scope.TRACE,
+    needs=(Steps, CollectiveCalls),
+    title="Many small collectives where a few large ones would do",
+    fix="Merge them into buckets",
+    judge=judge,
+    page=__doc__ or "",
+)

@@ -1,0 +1,1 @@
+"""Rules on how devices are held, judged on samples."""

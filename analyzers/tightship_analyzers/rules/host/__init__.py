@@ -1,0 +1,1 @@
+"""Rules on what the host does to the device, judged on traces."""

@@ -1,0 +1,263 @@
+"""The device waits while the host runs code of its own.
+
+## What it finds
+Stretches of more than 1 ms in which the device idles and the training thread issues nothing to it, before work that
+this thread then launches, and that no other rule accounts for (input, checkpoints, waiting, compiling, logging …); more
+than 2 % of the step, by the function that runs. Where the trace has no Python stacks, only what operators take.
+
+Two kinds of code are torch's own and have a remedy of their own: the copies of its buffers that
+`DistributedDataParallel` makes before each forward pass, and the update of an optimizer that could be fused.
+
+## Why it costs
+What the host computes between two kernels, the device waits for: metrics in NumPy, schedules and hooks in Python, masks
+built on the host, tokenising a batch. A millisecond of Python is worth hundreds of kernels.
+
+## Example
+```python
+loss.backward()
+accuracy = evaluate_on_host(predictions)      # 20 ms of NumPy; the device has nothing to do
+optimizer.step()
+```
+
+## Use instead
+```python
+loss.backward()
+optimizer.step()                              # the device is busy again
+accuracy = evaluate_on_host(predictions)      # meanwhile
+```
+or do it on the device, in the loader's workers, or every 100 steps. What torch does itself:
+`DistributedDataParallel(model, broadcast_buffers=False)` where the ranks need no equal running statistics,
+`AdamW(parameters, fused=True)`.
+
+The value is the idle time. The low end is 0: some of it may have to be where it is.
+
+## Known misses
+Without Python stacks Python between two operators, and all else is one finding, at the operator that takes half or
+more of it. Functions that take less than 2 % each. Python in a backward thread. Gaps that end in work whose launch the
+trace does not hold: what it waited for is not known. Other work of DistributedDataParallel and of optimizers.
+
+## Source
+https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html. Dispatching an operator takes 5 to 100 µs; ten times as
+much is no dispatch. 2 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.dispatch_gaps import MAX_GAP_NS
+from tightship_analyzers.facts.filled_copies import FilledCopies
+from tightship_analyzers.facts.frames import ThreadFrames
+from tightship_analyzers.facts.idle_causes import Cause, IdleCauses
+from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.op_tree import OpTree
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
+from tightship_analyzers.facts.zero_grads import ZERO_GRAD
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.rules.communication import data_parallel
+from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.intervals import Intervals
+
+MIN_STEP_FRAC = 0.02
+"""Share of the step below which it is no finding."""
+
+
+ISSUING = re.compile(r".*(Launch|Memcpy|Memset|MemPrefetch).*")
+"""Runtime and driver calls that give the device something to do."""
+DDP = "DistributedDataParallel.forward"
+COALESCING = re.compile(r"aten::(un)?flatten_dense_tensors")
+"""Many tensors as one, and back: how DistributedDataParallel sends its buffers."""
+UPDATE = "Optimizer.step#"
+FUSED = re.compile(re.escape(UPDATE) + r"(SGD|Adam|AdamW|Adagrad)\.step")
+"""Updates that torch offers as one kernel. Source: https://pytorch.org/docs/stable/optim.html (`fused`)."""
+IS_FUSED = re.compile(r"aten::_fused_\w+")
+OWN_OF_TORCH = re.compile(r"torch\.distributed\.ddp\.reducer::.*|c10d::.*|record_param_comms")
+
+
+class Remedy(NamedTuple):
+    """What to do about one kind of code."""
+
+    what: str
+    fix: str
+    before: str
+    after: str
+
+
+MOVE = Remedy(
+    "code of the host",
+    "Move it off the path: after the next step has been issued, into the loader's workers, onto the device; "
+    "or do it less often",
+    "metrics = on_host(output)\noptimizer.step()",
+    "optimizer.step()\nmetrics = on_host(output)",
+)
+BUFFERS = Remedy(
+    "DistributedDataParallel to copy its buffers",
+    "broadcast_buffers=False, where the ranks need no equal buffers (such as running statistics); else fewer of them",
+    "DistributedDataParallel(model)",
+    "DistributedDataParallel(model, broadcast_buffers=False)",
+)
+FUSE = Remedy(
+    "the optimizer to prepare its update",
+    "Let one kernel update all parameters: fused=True",
+    "optimizer = AdamW(parameters)",
+    "optimizer = AdamW(parameters, fused=True)",
+)
+
+
+def judge(facts: Facts) -> Judgement:
+    """One finding per place that runs, and one for each kind of code of torch."""
+    if facts.trace.device_kind != "gpu":
+        return NotApplicable("needs an accelerator; on a CPU the host's code is the work")
+    own = _stretches(facts)
+    buffers, fusible, other = _of_torch(facts)
+    findings = [
+        _finding(facts, claims, remedy, _place(facts, claims))
+        for claims, remedy in ((own & buffers, BUFFERS), (own & fusible, FUSE))
+        if is_worth(facts, claims, MIN_STEP_FRAC)
+    ]
+    part = facts[IdleCauses].window.within(own - buffers - fusible - other)
+    by_frame: dict[str, list[int]] = {}
+    for row, number in enumerate(part.place.tolist()):
+        by_frame.setdefault(part.places[number].frame, []).append(row)
+    for frame, rows in by_frame.items():
+        claims = Intervals.of(part.start_ns[rows], part.end_ns[rows])
+        if not frame:
+            claims = claims & _in_operators(facts)
+        if is_worth(facts, claims, MIN_STEP_FRAC):
+            place = frame or _mostly(_operators(facts, claims), claims.measure_ns)
+            findings.append(_finding(facts, claims, MOVE, place))
+    return findings
+
+
+def _stretches(facts: Facts) -> Intervals:
+    """Long ones between two calls that issue work, which the training thread ends by launching what comes next."""
+    trace, tid = facts.trace, facts[Steps].tid
+    calls = trace.launches.take(trace.names.mask(trace.launches.name, lambda name: bool(ISSUING.match(name))))
+    held = facts[IdleCauses].window.spans(Cause.HOST_DISPATCH) - Intervals.of_table(calls) - _accounted(facts)
+    held = within_steps(facts, held)
+    events = trace.device_events
+    ends = np.searchsorted(events.start_ns, held.end_ns)
+    launch = np.append(events.launch, -1)[ends]
+    by_trainer = (launch >= 0) & (np.append(trace.launches.tid, -1)[launch] == tid)
+    kept = by_trainer & (held.end_ns - held.start_ns > MAX_GAP_NS)
+    return Intervals(held.start_ns[kept], held.end_ns[kept])
+
+
+def _of_torch(facts: Facts) -> tuple[Intervals, Intervals, Intervals]:
+    """When torch ran code of its own: DDP's buffers, updates that could be fused, all else."""
+    trace, names, tid = facts.trace, facts.trace.names, facts[Steps].tid
+    ops = trace.host_ops.take(trace.host_ops.tid == tid)
+
+    def of_ops(pattern: re.Pattern[str]) -> Intervals:
+        return Intervals.of_table(ops.take(names.mask(ops.name, lambda name: bool(pattern.fullmatch(name)))))
+
+    updates = trace.annotations_named(UPDATE)
+    fusible = updates.take(names.mask(updates.name, lambda name: bool(FUSED.fullmatch(name))))
+    fused = of_ops(IS_FUSED)
+    fusible = fusible.take(fused.overlap_ns(fusible.start_ns, fusible.end_ns) == 0)
+    buffers = of_ops(COALESCING) & Intervals.of_table(trace.annotations_named(DDP))
+    return buffers, Intervals.of_table(fusible), of_ops(OWN_OF_TORCH) | Intervals.of_table(updates)
+
+
+def _in_operators(facts: Facts) -> Intervals:
+    """When the training thread was inside of an operator."""
+    tree = facts.find(OpTree)
+    if tree is None:
+        return Intervals.none()
+    return Intervals.of_table(tree.top.take(tree.top.tid == facts[Steps].tid))
+
+
+def _place(facts: Facts, claims: Intervals) -> str:
+    """The own function that waits longest for torch; the operator or "host" without stacks."""
+    stretches = [(end_ns - start_ns, start_ns, end_ns) for start_ns, end_ns in claims]
+    _, start_ns, end_ns = max(stretches)
+    place = facts[Places].of_span(facts[Steps].tid, start_ns, end_ns)
+    return place or _mostly(_operators(facts, claims), claims.measure_ns)
+
+
+def _finding(facts: Facts, claims: Intervals, remedy: Remedy, place: str) -> Finding:
+    steps, operators = facts[Steps], _operators(facts, claims)
+    return claim(
+        facts,
+        RULE,
+        claims,
+        title=f"The device waits {share_of(facts, claims)} of the step for {remedy.what}",
+        place=place,
+        fix=remedy.fix,
+        low_ns=0,
+        gap="host",
+        evidence=[
+            fact(
+                f"Stretches in {steps.count} steps: {len(claims)}, {a_step(facts, claims.measure_ns)}",
+                len(claims),
+                "stretches",
+            ),
+            *(fact(f"Of it in {name}: {a_step(facts, ns)}", ns / steps.count, "ns") for name, ns in operators[:3]),
+            change(remedy.before, remedy.after),
+        ],
+        without=Edits.without_host(steps.tid, claims),
+    )
+
+
+def _mostly(operators: list[tuple[str, int]], total_ns: int) -> str:
+    """The operator that takes half of it or more; where none does, nothing but that it is the host."""
+    return operators[0][0] if operators and 2 * operators[0][1] >= total_ns else "host"
+
+
+def _operators(facts: Facts, claims: Intervals) -> list[tuple[str, int]]:
+    """(outermost operator, ns) that ran, the dearest first."""
+    tree = facts.find(OpTree)
+    if tree is None:
+        return []
+    top = tree.top
+    ran_ns = claims.overlap_ns(top.start_ns, top.end_ns)
+    totals: dict[int, int] = {}
+    for name, ns in zip(top.name[ran_ns > 0].tolist(), ran_ns[ran_ns > 0].tolist(), strict=True):
+        totals[name] = totals.get(name, 0) + ns
+    ranked = sorted(totals.items(), key=lambda item: -item[1])
+    return [(shown(facts.trace.names[name].removeprefix(AUTOGRAD_NODE)), ns) for name, ns in ranked]
+
+
+def _accounted(facts: Facts) -> Intervals:
+    """What other rules judge although it is the host at work."""
+    trace = facts.trace
+    spans = Intervals.of_table(trace.annotations_named(data_parallel.RANGE))
+    spans = spans | Intervals.of_table(trace.annotations_named(ZERO_GRAD))
+    spans = spans | Intervals.of_table(
+        trace.host_ops.take(trace.names.mask(trace.host_ops.name, lambda name: bool(recompilation.RANGES.match(name))))
+    )
+    loader, stacks = facts.find(LoaderRanges), facts.find(ThreadFrames)
+    if loader is not None:
+        spans = spans | loader.spans
+    fills = facts.find(FilledCopies)
+    if fills is not None:
+        spans = spans | Intervals.of(fills.fills.start_ns, fills.copies.end_ns)
+    if stacks is not None:
+        calls = trace.names.mask(stacks.frames.name, _is_accounted)
+        spans = spans | Intervals.of_table(stacks.frames.take(calls))
+    return spans
+
+
+def _is_accounted(frame: str) -> bool:
+    return any(pattern.match(frame) for pattern in (logging_in_step.FRAMES, cache_flush.FRAMES, recompilation.RANGES))
+
+
+RULE = Rule(
+    id="busy-host",
+    scope=Scope.TRACE,
+    needs=(Steps, IdleCauses),
+    title="The device waits while the host runs code of its own",
+    fix="Move it off the path, onto the device, or do it less often",
+    judge=judge,
+    page=__doc__ or "",
+)

@@ -1,0 +1,73 @@
+"""The size of a tensor depends on values, so the host waits for the device to know it.
+
+## What it finds
+Places that call `nonzero`, index with a boolean mask, `masked_select`, `unique` or `bincount` on the device, where the
+host waits for the number of elements and the device then idles; more than 1 % of the step.
+
+## Why it costs
+The host must know the size of the result before it can allocate it. So it waits until the device has counted, and the
+device waits until the host has issued new work. It also keeps CUDA graphs and compiled regions from covering the step.
+
+## Example
+```python
+loss = loss_per_token[mask].mean()
+```
+
+## Use instead
+```python
+loss = (loss_per_token * mask).sum() / mask.sum()
+```
+`torch.where` keeps the size; `torch.nonzero_static(x, size=n)` fixes it. Where the size must be known, compute the mask
+a step ahead, on the host.
+
+Of each gap that is open when the call returns, at most as much goes as the host was blocked. Where other blocking calls
+follow in the same step they may inherit the wait: then the low end is 0.
+
+## Known misses
+Libraries with kernels of their own that read a count back without one of these operators.
+
+## Source
+https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html ("Avoid unnecessary CPU-GPU synchronization" names
+nonzero and masked operators). 1 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tightship_analyzers.claiming import share_of
+from tightship_analyzers.evidence import change
+from tightship_analyzers.facts.host_syncs import SIZED_BY_DATA
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.sync_places import SyncKind, SyncPlaces
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.sync_claims import claim_syncs
+
+
+def judge(facts: Facts) -> Judgement:
+    """One finding per place that asks for a size."""
+    return claim_syncs(
+        facts,
+        RULE,
+        SyncKind.SIZE,
+        min_frac=NOISE_FRAC,
+        title=lambda place: (
+            f"{place.operator} makes the host wait for the size of its result; the device then runs dry for "
+            f"{share_of(facts, place.cost)} of the step"
+        ),
+        fix="Keep sizes fixed: torch.where or a factor instead of boolean indexing, nonzero_static for nonzero",
+        change=change("loss = losses[mask].mean()", "loss = (losses * mask).sum() / mask.sum()"),
+    )
+
+
+RULE = Rule(
+    id="data-dependent-shape",
+    scope=Scope.TRACE,
+    needs=(Steps, SyncPlaces),
+    title="The host waits for the device to know the size of a tensor",
+    fix="Use operators whose result has a fixed size",
+    judge=judge,
+    page=__doc__ or "",
+    signs=re.compile("|".join(map(re.escape, sorted(SIZED_BY_DATA)))),
+)

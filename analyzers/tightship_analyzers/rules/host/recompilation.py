@@ -1,0 +1,102 @@
+"""Steady steps still compile.
+
+## What it finds
+Ranges of torch.compile at work (`… (dynamo_timed)`, `entire_frame_compile`), or frames of its compilers or of Triton's,
+on the training thread in more than one step, or in the only one recorded; more than 1 % of the step.
+
+## Why it costs
+Compiling a region takes from 0.1 s to minutes, while the device idles. It happens again whenever a guard fails:
+another input size, a Python number that changed, a module attribute that was replaced. After eight times torch gives
+up and runs the function uncompiled.
+
+## Example
+```python
+model = torch.compile(model)
+for batch in loader:              # batches of any length
+    loss = model(batch)
+```
+
+## Use instead
+```python
+model = torch.compile(model, dynamic=True)
+torch._dynamo.mark_dynamic(batch, 1)
+```
+or pad to few lengths; keep step numbers and learning rates as tensors. `TORCH_LOGS=recompiles` names the guard that
+failed.
+
+The saving is the time in which the device idles while the host compiles; without an accelerator all of the compiling.
+
+## Known misses
+Compiling on other threads or in processes. Warm-up: compilation in the first of several recorded steps only is left
+out.
+
+## Source
+https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html ("Dealing with recompilations"). 1 % of the step is
+where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tightship_analyzers.claiming import share_of
+from tightship_analyzers.evidence import change
+from tightship_analyzers.facts.device_busy import DeviceGaps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.work_threads import WorkThreads
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.stall_claims import Pauses, claim_pauses
+from tightship_analyzers.trace.model import Frames, HostOps
+
+RANGES = re.compile(
+    r".*\(dynamo_timed\)$|entire_(frame|backward)_compile$|_?compile(_inner|_fx_inner)$"
+    r"|torch/_dynamo/convert_frame\.py\(\d+\): (_compile|compile_inner)$"
+    r"|torch/_inductor/compile_fx\.py\(\d+\): (compile_fx\w*)$|triton/compiler/compiler\.py\(\d+\): compile$"
+)
+RUN_TIME = re.compile(r".*(cudagraph|runtime|lookup)", re.IGNORECASE)
+"""Timed ranges in which a compiled region runs and is not compiled."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """One finding per place that compiles."""
+    steps, trace = facts[Steps], facts.trace
+    ranges = [
+        Pauses.outermost(table, table.name, table.tid)
+        for table in (_compiling(facts, trace.host_ops), _compiling(facts, trace.frames))
+    ]
+    # Both show the same compilations; the ranges are there without stacks too.
+    pauses = max(ranges, key=lambda found: int((found.end_ns - found.start_ns).sum()))
+    if steps.count > 1 and not (pauses.start_ns >= steps.bounds_ns[1]).any():
+        return []
+    return claim_pauses(
+        facts,
+        RULE,
+        pauses,
+        min_frac=NOISE_FRAC,
+        title=lambda claims, _: f"Compiling again holds the device up for {share_of(facts, claims)} of the step",
+        fix="Make what varies dynamic: torch.compile(…, dynamic=True) or mark_dynamic; TORCH_LOGS=recompiles says why",
+        change=change("model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"),
+        cause="compilation",
+        what="compilations",
+    )
+
+
+def _compiling(facts: Facts, table: HostOps | Frames) -> HostOps | Frames:
+    steps, names = facts[Steps], facts.trace.names
+    near = table.overlapping(steps.start_ns, steps.end_ns)
+    near = near.take(facts[WorkThreads].among(near.tid))
+    return near.take(names.mask(near.name, lambda name: RANGES.match(name) is not None and not RUN_TIME.match(name)))
+
+
+RULE = Rule(
+    id="recompilation",
+    scope=Scope.TRACE,
+    needs=(Steps, DeviceGaps),
+    title="Steady steps still compile",
+    fix="Make what varies dynamic, or pad it to few sizes",
+    judge=judge,
+    page=__doc__ or "",
+    signs=RANGES,
+    signs_in_frames=True,
+)

@@ -1,0 +1,120 @@
+"""The optimizer updates one parameter tensor at a time.
+
+## What it finds
+Calls of `optimizer.step()` that run the same few elementwise operators once per parameter tensor, for at least 4
+tensors, instead of one operator over all of them.
+
+## Why it costs
+Each tiny operator costs a dispatch on the host and, on an accelerator, a kernel launch; and each of the 5 to 15
+elementwise operators of an update reads and writes every parameter again. A fused update is one pass.
+
+## Example
+```python
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
+```
+
+## Use instead
+```python
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+```
+`fused=True` exists for Adam, AdamW, SGD and Adagrad. On an accelerator `foreach=True` helps every torch optimizer; on a
+CPU foreach operators still go tensor by tensor, so only `fused=True` helps there.
+
+The saving is what the update takes beyond its most expensive elementwise pass. Its low end is the time in which
+operators are only dispatched, its high end the whole update.
+
+## Known misses
+Optimizers that evaluate a closure (LBFGS) or multiply matrices (Shampoo, Muon) are left out. A trace without the
+annotation `Optimizer.step#…` (torch older than 1.10).
+
+## Source
+torch/profiler/_pattern_matcher.py (`OptimizerSingleTensorPattern`) warns of the same. torch's documentation of
+`torch.optim` ranks the implementations: fused, then foreach, then the loop. 2 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+from tightship_analyzers.evidence import change, fact, timeline
+from tightship_analyzers.facts.frames import ThreadFrames
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.optimizer_work import OptimizerCall, OptimizerWork
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.trace.intervals import Intervals, union_of
+from tightship_platform.units import format_frac, format_ns
+
+MIN_STEP_FRAC = 0.02
+"""Share of the step below which it is no finding."""
+
+MIN_PARAMETERS = 4
+"""With fewer parameter tensors there is nothing to bundle."""
+
+FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
+"""Optimizers of torch with a fused implementation."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """Optimizer calls that go tensor by tensor."""
+    steps, work = facts[Steps], facts[OptimizerWork]
+    slow = [call for call in work.calls if _is_single_tensor(call)]
+    if not slow or (facts.trace.device_kind == "cpu" and work.optimizer not in FUSED):
+        return []
+    claims = union_of(call.active - call.one_pass for call in slow).clip(steps.start_ns, steps.end_ns)
+    if claims.measure_ns < MIN_STEP_FRAC * steps.window_ns:
+        return []
+    return [_finding(facts, steps, work, slow, claims)]
+
+
+def _is_single_tensor(call: OptimizerCall) -> bool:
+    return call.elementwise and not call.many_tensors and call.parameters >= MIN_PARAMETERS
+
+
+def _finding(facts: Facts, steps: Steps, work: OptimizerWork, slow: list[OptimizerCall], claims: Intervals) -> Finding:
+    share = claims.measure_ns / steps.window_ns
+    call = max(slow, key=lambda one: one.active.measure_ns)
+    keyword = "fused=True" if work.optimizer in FUSED else "foreach=True"
+    dispatch_ns = sum((one.active - one.work).measure_ns for one in slow)
+    whole_ns = sum(max(one.active.measure_ns, one.end_ns - one.start_ns) for one in slow)
+    kept_ns = sum(one.one_pass.measure_ns for one in slow)
+    stacks = facts.find(ThreadFrames)
+    # On a CPU tensor by tensor is what torch does when nothing was said; elsewhere somebody has asked for it.
+    asked = "" if facts.trace.device_kind == "cpu" else ", foreach=False"
+    return Finding(
+        rule=RULE.id,
+        title=f"{work.optimizer} updates its {call.parameters} tensors one at a time, {format_frac(share)} of the step",
+        place=stacks.place_at(facts.trace.names, call.start_ns, call.end_ns) if stacks else f"{work.optimizer}.step",
+        fix=f"Construct the optimizer with {keyword}: {work.optimizer}(model.parameters(), …, {keyword})",
+        saving=Saving.per_step(steps.count, value_ns=claims.measure_ns, low_ns=dispatch_ns, high_ns=whole_ns),
+        unit=RULE.scope.unit,
+        share_frac=share,
+        evidence=[
+            timeline(facts, next(iter(call.active))[0], next(iter(call.active))[1], "optimizer"),
+            fact(
+                f"One update runs {call.operators} operators for {call.parameters} parameter tensors",
+                call.operators,
+                "operators",
+            ),
+            fact(
+                f"An update takes {format_ns(whole_ns // len(slow))}, one pass over the parameters "
+                f"{format_ns(kept_ns // len(slow))}",
+                whole_ns / len(slow),
+                "ns",
+            ),
+            change(
+                f"torch.optim.{work.optimizer}(model.parameters(), …{asked})",
+                f"torch.optim.{work.optimizer}(model.parameters(), …, {keyword})",
+            ),
+        ],
+        claims=claims,
+    )
+
+
+RULE = Rule(
+    id="single-tensor-optimizer",
+    scope=Scope.TRACE,
+    needs=(Steps, OptimizerWork),
+    title="The optimizer updates one parameter tensor at a time",
+    fix="Construct it with fused=True, or foreach=True where there is no fused implementation",
+    judge=judge,
+    page=__doc__ or "",
+)

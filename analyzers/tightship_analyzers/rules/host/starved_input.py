@@ -1,0 +1,164 @@
+"""The device waits for the next batch.
+
+## What it finds
+Device idle time while the training thread is inside its `DataLoader`, more than 5 % of the step.
+
+## Why it costs
+With `num_workers=0` the batch is made by the training process itself: reading, decoding and augmenting happen between
+two steps, and the device does nothing meanwhile. With workers it still waits when they are too few or too slow.
+
+## Example
+```python
+loader = DataLoader(dataset, batch_size=64)
+```
+
+## Use instead
+```python
+loader = DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=True, pin_memory=True)
+```
+If that is not enough: decode once and cache the result, use a faster decoder, or move augmentation to the device.
+
+The saving reaches from what one worker would hide (it needs a free core, and hides at most as much as the rest of the
+step takes) to all of the wait. With workers already the low end is 0: whether twice as many make twice as many batches
+depends on cores and disks, which a trace does not show.
+
+## Known misses
+Programs that load without torch's `DataLoader`. Copies to the device that follow the loader. On a host without an
+accelerator workers and training share the cores, so the high end needs idle cores.
+
+## Source
+torch annotates each fetch as `enumerate(DataLoader)#<iterator>.__next__`. The 5 % are the threshold of the PyTorch
+Profiler TensorBoard plugin: https://github.com/pytorch/kineto/tree/main/tb_plugin
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from tightship_analyzers.evidence import Evidence, change, fact, worst_gap
+from tightship_analyzers.facts.device_busy import DeviceGaps
+from tightship_analyzers.facts.frames import ThreadFrames, place_of
+from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import format_frac, format_ns
+
+MIN_STEP_FRAC = 0.05
+"""Share of the step below which waiting for input is no finding; source: the profiler's TensorBoard plugin."""
+
+MAX_WORKERS = 16
+"""More workers than this per rank are not suggested."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """Device gaps under the loader."""
+    steps, loader = facts[Steps], facts[LoaderRanges]
+    if not loader.calls:
+        return NotApplicable("needs a torch DataLoader; no fetch fell into the window")
+    claims = facts[DeviceGaps].spans & loader.spans
+    if claims.measure_ns < MIN_STEP_FRAC * steps.window_ns:
+        return []
+    return [_finding(facts, steps, loader, claims)]
+
+
+def _finding(facts: Facts, steps: Steps, loader: LoaderRanges, claims: Intervals) -> Finding:
+    wait_ns, mean_ns = claims.measure_ns // steps.count, steps.mean_ns
+    rest_ns = max(1, mean_ns - wait_ns)
+    # One worker hides as much as the rest of the step takes; what more of them bring, cores and disks decide.
+    sure_ns = min(wait_ns, rest_ns) if loader.in_process else 0
+    workers = min(MAX_WORKERS, math.ceil(wait_ns / rest_ns))
+    hot, hot_frac = _hot_function(facts, claims)
+    loop = _loop_place(facts, loader)
+    share = claims.measure_ns / steps.window_ns
+    if loader.in_process:
+        title = f"The device waits {format_frac(share)} of every step for a loader without workers"
+        fix = f"Give the DataLoader workers: num_workers={max(2, workers)}, persistent_workers=True"
+        before = "DataLoader(dataset, batch_size=…)"
+        after = f"DataLoader(dataset, batch_size=…, num_workers={max(2, workers)}, persistent_workers=True)"
+    else:
+        title = f"The device waits {format_frac(share)} of every step for its loader's workers"
+        fix = "Double the DataLoader's num_workers, or make a batch cheaper (cache decoded data, faster decoder)"
+        before = "DataLoader(dataset, batch_size=…, num_workers=n)"
+        after = "DataLoader(dataset, batch_size=…, num_workers=2 * n, prefetch_factor=4)"
+    if facts.trace.device_kind == "gpu":
+        after = after[:-1] + ", pin_memory=True)"
+    evidence: list[Evidence] = [
+        fact(f"Idle under the loader: {format_ns(wait_ns)} of a step of {format_ns(mean_ns)}", share, "frac"),
+        fact(f"Batches fetched in {steps.count} steps: {loader.calls}", loader.calls, "batches"),
+    ]
+    if hot:
+        evidence.append(fact(f"{format_frac(hot_frac)} of the wait is spent in {hot}", hot_frac, "frac"))
+    if loop:
+        evidence.append(fact(f"The loader is iterated in {loop}"))
+    gap = worst_gap(facts, claims, "input")
+    return Finding(
+        rule=RULE.id,
+        title=title,
+        place=hot or loop,
+        fix=fix,
+        saving=Saving.per_step(
+            steps.count,
+            value_ns=claims.measure_ns,
+            low_ns=sure_ns * steps.count,
+            high_ns=claims.measure_ns,
+        ),
+        unit=RULE.scope.unit,
+        share_frac=share,
+        evidence=[*([gap] if gap else []), *evidence, change(before, after)],
+        claims=claims,
+        without=Edits.without_host(steps.tid, loader.spans),
+    )
+
+
+def _loop_place(facts: Facts, loader: LoaderRanges) -> str:
+    """The own function that asks for the batches."""
+    stacks = facts.find(ThreadFrames)
+    if stacks is None:
+        return ""
+    start_ns, end_ns = next(iter(loader.spans))
+    return stacks.place_at(facts.trace.names, start_ns, end_ns)
+
+
+def _hot_function(facts: Facts, claims: Intervals) -> tuple[str, float]:
+    """The own function in which most of the wait is spent, callees that are not own included, and its share of it."""
+    stacks = facts.find(ThreadFrames)
+    if stacks is None:
+        return "", 0.0
+    user = stacks.user
+    inside = user.take(claims.overlap_ns(user.start_ns, user.end_ns) == user.dur_ns)
+    if not len(inside):
+        return "", 0.0
+    own_ns = inside.dur_ns.copy()
+    for row, parent in _parents(inside.start_ns.tolist(), inside.end_ns.tolist()):
+        own_ns[parent] -= inside.dur_ns[row]
+    totals = np.bincount(inside.name, weights=own_ns)
+    name = int(totals.argmax())
+    return place_of(facts.trace.names[name]), float(totals[name]) / claims.measure_ns
+
+
+def _parents(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
+    """(row, row of the innermost enclosing one), for rows by start that have one."""
+    open_rows: list[int] = []
+    for row, start in enumerate(starts):
+        while open_rows and ends[open_rows[-1]] <= start:
+            open_rows.pop()
+        if open_rows:
+            yield row, open_rows[-1]
+        open_rows.append(row)
+
+
+RULE = Rule(
+    id="starved-input",
+    scope=Scope.TRACE,
+    needs=(Steps, LoaderRanges, DeviceGaps),
+    title="The device waits for the next batch",
+    fix="Give the DataLoader more workers, or make a batch cheaper",
+    judge=judge,
+    page=__doc__ or "",
+)

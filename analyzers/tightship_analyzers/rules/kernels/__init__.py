@@ -1,0 +1,1 @@
+"""Rules on what the device computes and how its work is launched, judged on traces."""

@@ -1,0 +1,93 @@
+"""A convolution adds a bias that the batch norm after it takes away again.
+
+## What it finds
+Convolutions with a bias directly followed by a batch norm; the kernels that add the bias and those that sum up its
+gradient, together more than 1 % of the step.
+
+## Why it costs
+The norm subtracts the mean of each channel, and with it any bias. Adding it reads and writes the whole result of the
+convolution, and its gradient, which is always zero, reads all of it once more.
+
+## Example
+```python
+nn.Conv2d(64, 128, 3), nn.BatchNorm2d(128)
+```
+
+## Use instead
+```python
+nn.Conv2d(64, 128, 3, bias=False), nn.BatchNorm2d(128)
+```
+
+The saving is these kernels.
+
+## Known misses
+Needs recorded shapes. A bias that the library adds inside the convolution's own kernel costs nothing to speak of and is
+not counted.
+
+## Source
+torch/profiler/_pattern_matcher.py (`Conv2dBiasFollowedByBatchNorm2dPattern`);
+https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html ("Disable bias for convolutions directly followed by a
+batch norm"). 1 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.biased_convolutions import BiasedConvolutions
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.trace.intervals import Intervals
+
+
+def judge(facts: Facts) -> Judgement:
+    """All such convolutions together, at the dearest place."""
+    biased, kernels = facts[BiasedConvolutions], facts[KernelOps]
+    events = kernels.events.take(biased.rows)
+    claims = within_steps(facts, Intervals.of_table(events))
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return []
+    places = facts[Places].dearest(kernels.op[biased.rows], events.dur_ns, "convolutions")
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Biases that a batch norm takes away again cost {share_of(facts, claims)} of the step",
+            place=places[0][0],
+            fix="Construct these convolutions with bias=False",
+            evidence=[
+                fact(
+                    f"{biased.convolutions} biased convolutions before a batch norm in {facts[Steps].count} steps, "
+                    f"{len(events)} kernels, {a_step(facts, int(events.dur_ns.sum()))}",
+                    biased.convolutions,
+                    "convolutions",
+                ),
+                mostly_in(facts, kernels.op[biased.rows], events.dur_ns),
+                change(
+                    "nn.Conv2d(64, 128, 3), nn.BatchNorm2d(128)",
+                    "nn.Conv2d(64, 128, 3, bias=False), nn.BatchNorm2d(128)",
+                ),
+            ],
+            elsewhere=places[1:],
+            without=Edits.without_device(kernels.row[biased.rows]),
+        )
+    ]
+
+
+RULE = Rule(
+    id="conv-bias-before-batch-norm",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps, BiasedConvolutions),
+    title="A convolution adds a bias that the batch norm after it takes away",
+    fix="bias=False",
+    judge=judge,
+    page=__doc__ or "",
+    signs=re.compile("^aten::batch_norm$"),
+)

@@ -1,0 +1,135 @@
+"""Matrix products and convolutions run in float32 on ordinary units while the tensor cores are idle.
+
+## What it finds
+Kernels of matrix products and convolutions whose name says that they compute in float32 without tensor cores
+(`…sgemm…`, `scudnn`, `simt`, float winograd), on a device that has tensor cores; together more than 5 % of the step.
+
+## Why it costs
+Tensor cores multiply 4 to 16 times as fast: a V100 reaches 125 TFLOP/s in float16 and 15.7 in float32, an A100 156 in
+TF32 and 19.5 in float32.
+
+## Example
+```python
+loss = model(batch).mean()                     # float32 throughout
+```
+
+## Use instead
+```python
+torch.backends.cuda.matmul.fp32_precision = "tf32"     # Ampere and later; convolutions: cudnn.conv.fp32_precision
+with torch.autocast("cuda", dtype=torch.bfloat16):     # V100 and T4: torch.float16, with a GradScaler
+    loss = model(batch).mean()
+```
+
+The saving is what the same kernels would take less, at most two thirds of each: real kernels gain up to three times,
+not the ratio of the peak rates, which is the high end. The low end assumes one and a half times.
+
+## Known misses
+Kernels shorter than 10 µs are left out: their launch limits them. AMD's kernels do not tell their type by name. Whether
+the model converges in lower precision is for its owner to say.
+
+## Source
+Peak rates: the device's entry in hardware.toml. Three times:
+https://developer.nvidia.com/automatic-mixed-precision. torch/profiler/_pattern_matcher.py (`FP32MatMulPattern`). 5 % of
+the step.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, gone, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.device_model import DeviceModel
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.shown import shown
+
+MIN_STEP_FRAC = 0.05
+"""Share of the step below which it is no finding."""
+MIN_KERNEL_NS = 10_000
+MAX_SPEEDUP = 3.0
+SURE_SPEEDUP = 1.5
+
+SIMT = re.compile(
+    r"(?<![a-z0-9])sgemm|_simt_|scudnn|convolve_sgemm|f32f32_f32f32_f32"
+    r"|winograd\w*(::\w+)*<float, float>|(dgrad|wgrad)\w*_engine<float,|conv2d_grouped_direct_kernel<float",
+    re.IGNORECASE,
+)
+TENSOR = re.compile(r"tensorop|_tf32|s1688|s16816|xmma_\w+_tf32|_h884|hmma|half_t|bfloat16", re.IGNORECASE)
+
+
+def judge(facts: Facts) -> Judgement:
+    """All kernels together, at the place that costs most."""
+    kernels, names, device = facts[KernelOps], facts.trace.names, facts[DeviceModel].device
+    target = "tf32" if "tf32" in device.matrix_flops else "fp16"
+    plain, matrix = device.flops("fp32", matrix=False), device.matrix_flops.get(target)
+    if not plain or not matrix or matrix <= plain:
+        return NotApplicable(f"needs a device with tensor cores; {device.id} lists none that are faster than float32")
+    slow = names.mask(kernels.events.name, lambda name: SIMT.search(name) is not None and not TENSOR.search(name))
+    rows = np.flatnonzero(slow & (kernels.events.dur_ns >= MIN_KERNEL_NS))
+    events = kernels.events.take(rows)
+    left = max(plain / matrix, 1 / MAX_SPEEDUP)
+
+    def saved(frac: float) -> int:
+        return within_steps(facts, gone(events, np.full(len(events), frac))).measure_ns
+
+    claims = within_steps(facts, gone(events, np.full(len(events), 1 - left)))
+    if not is_worth(facts, claims, MIN_STEP_FRAC):
+        return []
+    lost_ns = np.rint(events.dur_ns * (1 - left)).astype(np.int64)
+    places = facts[Places].dearest(kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
+    tf32 = target == "tf32"
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Matrix products in float32 leave the tensor cores idle, {share_of(facts, claims)} of the step",
+            place=places[0][0],
+            fix='Allow TF32: torch.backends.cuda.matmul.fp32_precision = "tf32"; or autocast to bfloat16'
+            if tf32
+            else "Use mixed precision: torch.autocast with float16 and a GradScaler",
+            low_ns=saved(1 - max(left, 1 / SURE_SPEEDUP)),
+            high_ns=saved(1 - plain / matrix),
+            evidence=[
+                fact(
+                    f"{len(rows)} kernels in {facts[Steps].count} steps take {a_step(facts, int(events.dur_ns.sum()))}",
+                    len(rows),
+                    "kernels",
+                ),
+                fact(
+                    f"{device.id} reaches {plain / 1e12:.1f} TFLOP/s in float32 and {matrix / 1e12:.0f} in {target} "
+                    "on its tensor cores",
+                    matrix / plain,
+                    "times",
+                ),
+                mostly_in(facts, kernels.op[rows], events.dur_ns),
+                change(
+                    "loss = model(batch)",
+                    'torch.backends.cuda.matmul.fp32_precision = "tf32"  # once'
+                    if tf32
+                    else 'with torch.autocast("cuda", dtype=torch.float16):\n    loss = model(batch)',
+                ),
+            ],
+            elsewhere=places[1:],
+            without=Edits.without_device(kernels.row[rows], left),
+        )
+    ]
+
+
+RULE = Rule(
+    id="fp32-gemm",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps, DeviceModel),
+    title="Matrix products run in float32 while the tensor cores are idle",
+    fix="Allow TF32, or use mixed precision",
+    judge=judge,
+    page=__doc__ or "",
+    signs=SIMT,
+)

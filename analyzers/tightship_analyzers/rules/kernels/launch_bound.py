@@ -1,0 +1,129 @@
+"""The device waits for the host to launch the next kernel.
+
+## What it finds
+Gaps of at most 1 ms that end with a kernel which was launched only after the device had run dry, more than 10 % of
+the step altogether, in a job whose median kernel takes less than 10 µs or whose gaps outlast the kernels between
+them.
+
+## Why it costs
+Dispatching an operator from Python takes 5 to 100 µs, a launch another 3 to 10. Where kernels are shorter than that the
+device is idle between any two of them, however fast it is.
+
+## Example
+```python
+model = SmallTransformer().to(device)
+for batch in loader:                      # batch of 4
+    train_step(model, batch)
+```
+
+## Use instead
+```python
+model = torch.compile(model, mode="reduce-overhead")   # records CUDA graphs
+```
+or a larger batch, or `torch.cuda.graph` around a step with fixed shapes.
+
+The saving is these gaps, but for 0.5 µs each that remain between the kernels of a CUDA graph. Its low end is half of
+it: what a compiled model without graphs gives.
+
+## Known misses
+A host that is slow for another reason (input, a read of a value, a checkpoint, code of its own) is judged by the rules
+on those.
+
+## Source
+https://developer.nvidia.com/blog/cuda-graphs/: 2.9 µs kernels take 9.6 µs each when waited for, 3.8 µs queued, 3.4 µs
+in a graph, hence 0.5 µs. The TensorBoard plugin of the PyTorch profiler calls less than 50 % utilisation low.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, one_place, share_of
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.dispatch_gaps import DispatchGaps
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Judgement, Rule, Scope
+from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Int64s
+from tightship_platform.units import format_ns
+
+MIN_STEP_FRAC = 0.10
+"""Share of the step below which it is no finding."""
+MAX_MEDIAN_NS = 10_000
+"""Longer kernels hide the launch of the next one."""
+MIN_GAPS_PER_STEP = 20
+"""Fewer gaps are single events, not a way of working."""
+RESIDUAL_NS = 500
+"""Gap that stays between two kernels of a CUDA graph."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """All gaps together, at the place that issues most of the late kernels."""
+    gaps, kernels, steps = facts[DispatchGaps], facts[KernelOps], facts[Steps]
+    computing = kernels.events.take(kernels.events.kind == EventKind.KERNEL)
+    if not len(computing) or len(gaps.spans) < MIN_GAPS_PER_STEP * steps.count:
+        return []
+    median_ns = int(np.median(computing.dur_ns))
+    median_gap_ns = int(np.median(gaps.cost_ns))
+    if median_ns >= MAX_MEDIAN_NS and median_gap_ns < median_ns:
+        return []
+    claims = Intervals.of(gaps.spans.start_ns + RESIDUAL_NS, gaps.spans.end_ns)
+    if not is_worth(facts, claims, MIN_STEP_FRAC):
+        return []
+    places = facts[Places].dearest(kernels.op[gaps.next_event], gaps.cost_ns)
+    place, elsewhere = one_place(facts, places, "kernel launches")
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"The device waits for the next launch for {share_of(facts, claims)} of the step",
+            place=place,
+            fix='Launch less often: torch.compile(model, mode="reduce-overhead"), a CUDA graph, or a larger batch',
+            low_ns=claims.measure_ns // 2,
+            high_ns=gaps.spans.measure_ns,
+            gap="host dispatch",
+            evidence=[
+                fact(
+                    f"{len(computing) // steps.count} kernels a step, half of them shorter than {format_ns(median_ns)}",
+                    median_ns,
+                    "ns",
+                ),
+                fact(
+                    f"{len(gaps.spans) // steps.count} gaps a step, {a_step(facts, claims.measure_ns)}",
+                    len(gaps.spans),
+                    "gaps",
+                ),
+                mostly_in(facts, kernels.op[gaps.next_event], gaps.cost_ns),
+                change(
+                    "model = Model().to(device)", 'model = torch.compile(Model().to(device), mode="reduce-overhead")'
+                ),
+            ],
+            elsewhere=elsewhere,
+            without=_graphed(gaps, kernels.row[gaps.next_event]),
+        )
+    ]
+
+
+def _graphed(gaps: DispatchGaps, rows: Int64s) -> Edits:
+    """The late kernels follow their predecessors, and the host spends no time on the gaps."""
+    edits = Edits.launched_together(rows)
+    for tid, spans in gaps.by_thread.items():
+        edits |= Edits.without_host(tid, spans)
+    return edits
+
+
+RULE = Rule(
+    id="launch-bound",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps, DispatchGaps),
+    title="The device waits for the host to launch the next kernel",
+    fix="Compile, use CUDA graphs, or a larger batch",
+    judge=judge,
+    page=__doc__ or "",
+)

@@ -1,0 +1,153 @@
+"""Many short elementwise kernels follow one another where one would do.
+
+## What it finds
+Runs of at least 4 elementwise kernels on one stream, none longer than 20 µs and nothing else between them, together
+more than 5 % of the step. Runs under the optimizer or `zero_grad` belong to those rules.
+
+## Why it costs
+Each of them reads its inputs from memory and writes its result back, and each costs a launch. Fused, a chain reads and
+writes once.
+
+## Example
+```python
+y = x * torch.sigmoid(1.702 * x)
+z = (y + bias) * scale
+```
+
+## Use instead
+```python
+@torch.compile
+def activation(x, bias, scale):
+    return (x * torch.sigmoid(1.702 * x) + bias) * scale
+```
+
+The saving is every run but its longest kernel, and the gaps between. Its low end is the gaps and half of the kernels.
+
+## Known misses
+Chains that a reduction or a copy interrupts. Longer elementwise kernels: those are limited by memory, not by being
+many.
+
+## Source
+https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html ("Fuse operations"). A launch takes 3 to 10 µs, so up to
+20 µs a kernel costs about as much to launch as to run. 5 % of the step: some such chains are in every uncompiled model.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.zero_grads import ZERO_GRAD
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Judgement, Rule, Scope
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Bools, Int64s
+
+MIN_STEP_FRAC = 0.05
+"""Share of the step below which it is no finding."""
+MIN_RUN = 4
+"""Shorter runs are not worth a compiled region."""
+MAX_KERNEL_NS = 20_000
+"""Longer kernels are limited by memory, not by their number."""
+MAX_GAP_NS = 200_000
+"""What lies further apart does not belong together."""
+
+ELEMENTWISE = re.compile(r"elementwise_kernel")
+
+
+def judge(facts: Facts) -> Judgement:
+    """All runs together, at the place that costs most."""
+    kernels = facts[KernelOps]
+    runs = _runs(facts)
+    if not runs:
+        return []
+    members = np.concatenate(runs)
+    spans = Intervals.of(
+        np.array([kernels.events.start_ns[run[0]] for run in runs]),
+        np.array([kernels.events.end_ns[run[-1]] for run in runs]),
+    )
+    longest = np.array([run[int(kernels.events.dur_ns[run].argmax())] for run in runs])
+    kept = Intervals.of_table(kernels.events.take(longest))
+    claims = within_steps(facts, spans - kept)
+    if not is_worth(facts, claims, MIN_STEP_FRAC):
+        return []
+    work = Intervals.of_table(kernels.events.take(members))
+    running = within_steps(facts, claims & work).measure_ns
+    places = facts[Places].dearest(kernels.op[members], kernels.events.dur_ns[members], "elementwise kernels")
+    steps = facts[Steps]
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Runs of short elementwise kernels take {share_of(facts, claims)} of the step more than fused ones",
+            place=places[0][0],
+            fix="Fuse the chain: put the block that issues it under torch.compile, or use a fused operator",
+            low_ns=claims.measure_ns - running // 2,
+            evidence=[
+                fact(
+                    f"{len(members)} kernels in {len(runs)} runs over {steps.count} steps, "
+                    f"{len(members) / len(runs):.0f} a run",
+                    len(members),
+                    "kernels",
+                ),
+                fact(f"Between them the device idles for {a_step(facts, claims.measure_ns - running)}"),
+                mostly_in(facts, kernels.op[members], kernels.events.dur_ns[members]),
+                change("y = act(x) * scale + bias", "y = torch.compile(block)(x, scale, bias)"),
+            ],
+            elsewhere=places[1:],
+            without=Edits.without_device(kernels.row[np.setdiff1d(members, longest)]),
+        )
+    ]
+
+
+def _runs(facts: Facts) -> list[Int64s]:
+    """Rows in `KernelOps`, one array per run."""
+    kernels, names = facts[KernelOps], facts.trace.names
+    events = kernels.events
+    short = names.mask(events.name, lambda name: ELEMENTWISE.search(name) is not None)
+    short &= (events.dur_ns <= MAX_KERNEL_NS) & ~_elsewhere(facts)
+    order = np.lexsort((events.start_ns, events.stream, events.device))
+    same = (np.diff(events.stream[order]) == 0) & (np.diff(events.device[order]) == 0)
+    near = same & (events.start_ns[order][1:] - events.end_ns[order][:-1] <= MAX_GAP_NS)
+    joined = short[order][1:] & short[order][:-1] & near
+    bounds = np.concatenate(([0], np.flatnonzero(~joined) + 1, [len(order)]))
+    first, size = bounds[:-1], np.diff(bounds)
+    # A run of several is short throughout: nothing else is joined to a neighbour.
+    long = np.flatnonzero(size >= MIN_RUN)
+    return [
+        order[begin : begin + count] for begin, count in zip(first[long].tolist(), size[long].tolist(), strict=True)
+    ]
+
+
+def _elsewhere(facts: Facts) -> Bools:
+    """(events,) launched by the optimizer or by zero_grad."""
+    kernels, launches = facts[KernelOps], facts.trace.launches
+    optimizer = facts.find(OptimizerSteps)
+    calls = Intervals.of_table(facts.trace.annotations_named(ZERO_GRAD))
+    if optimizer is not None:
+        calls = calls | Intervals.of_table(optimizer.calls)
+    launched = kernels.events.launch >= 0
+    result = np.zeros(len(kernels.events), dtype=np.bool_)
+    result[launched] = calls.contains(launches.start_ns[kernels.events.launch[launched]])
+    return result
+
+
+RULE = Rule(
+    id="small-kernel-swarm",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps),
+    title="Many short elementwise kernels follow one another",
+    fix="Fuse them: torch.compile the block",
+    judge=judge,
+    page=__doc__ or "",
+    signs=ELEMENTWISE,
+)

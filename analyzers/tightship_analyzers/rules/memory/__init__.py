@@ -1,0 +1,1 @@
+"""Rules on moving, filling and converting memory, judged on traces."""

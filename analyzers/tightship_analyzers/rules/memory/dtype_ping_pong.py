@@ -1,0 +1,103 @@
+"""Tensors are converted to another element type and straight back.
+
+## What it finds
+Kernels that convert a tensor from one type to another (`float` → `c10::Half`) and, within the next few operators, a
+tensor of the same sizes back; together more than 2 % of the step.
+
+## Why it costs
+Each conversion reads and writes the whole tensor and computes nothing. Typical: a norm, a mask or an activation that is
+kept in float32 inside a half-precision model.
+
+## Example
+```python
+x = F.layer_norm(x.float(), shape, weight.float()).half()
+```
+
+## Use instead
+```python
+x = F.layer_norm(x, shape, weight)       # accumulates in float32 internally
+```
+or let `torch.compile` fuse the conversions into their neighbours.
+
+The saving is both conversions; its low end is 0, for one that the mathematics needs.
+
+## Known misses
+Needs recorded shapes (`record_shapes=True`). Conversions of weights under autocast happen once per step and are not
+counted; neither are those whose tensor changes its sizes in between.
+
+## Source
+https://pytorch.org/docs/stable/amp.html (what autocast runs in which type). 2 % of the step: conversions at the borders
+of an autocast region are normal.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.casts import Casts
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Judgement, Rule, Scope
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.intervals import Intervals
+
+MIN_STEP_FRAC = 0.02
+"""Share of the step below which it is no finding."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """All pairs together, at the dearest place."""
+    kernels = facts[KernelOps]
+    pairs = facts[Casts].round_trips(facts.trace.host_ops.tid.astype(np.int64))
+    if not pairs:
+        return []
+    rows = np.array([cast.at for pair in pairs for cast in pair])
+    events = kernels.events.take(rows)
+    claims = within_steps(facts, Intervals.of_table(events))
+    if not is_worth(facts, claims, MIN_STEP_FRAC):
+        return []
+    places = facts[Places].dearest(kernels.op[rows], events.dur_ns, "aten::copy_")
+    first = max(pairs, key=lambda pair: int(kernels.events.dur_ns[pair[0].at]))[0]
+    types = f"{shown(first.from_type, 30)} → {shown(first.to_type, 30)} → {shown(first.from_type, 30)}"
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Converting tensors to another type and straight back takes {share_of(facts, claims)} of the step",
+            place=places[0][0],
+            fix="Keep one type through the block: norms and activations accept half precision, or compile the block",
+            low_ns=0,
+            evidence=[
+                fact(f"The dearest: {types}, sizes {list(first.dims)}"),
+                fact(
+                    f"{len(pairs)} round trips take {a_step(facts, int(events.dur_ns.sum()))}",
+                    len(pairs),
+                    "round trips",
+                ),
+                mostly_in(facts, kernels.op[rows], events.dur_ns),
+                change("norm(x.float()).to(x.dtype)", "norm(x)  # accumulates in float32 by itself"),
+            ],
+            elsewhere=places[1:],
+            without=Edits.without_device(kernels.row[rows]),
+        )
+    ]
+
+
+RULE = Rule(
+    id="dtype-ping-pong",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps, Casts),
+    title="Tensors are converted to another type and straight back",
+    fix="Keep one type through the block",
+    judge=judge,
+    page=__doc__ or "",
+    signs=re.compile("^aten::_to_copy$"),
+)

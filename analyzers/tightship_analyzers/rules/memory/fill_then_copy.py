@@ -1,0 +1,100 @@
+"""A tensor is filled on the host and then copied to the device.
+
+## What it finds
+An operator that needs no data (`zeros`, `full`, `arange`, `randn` …) on the host, directly followed by a copy of its
+result to the device; more than 1 % of the step.
+
+## Why it costs
+The host writes every element, the copy moves it from pageable memory over the slowest link, and the host waits for
+that. On the device the same fill is one kernel that nobody waits for.
+
+## Example
+```python
+noise = torch.randn(batch, channels, height, width).to(device)
+```
+
+## Use instead
+```python
+noise = torch.randn(batch, channels, height, width, device=device)
+```
+
+The saving is the copy and the time in which the device idles while the host fills and copies.
+
+## Known misses
+A fill with other operators between it and the copy. Random numbers differ: the device has its own generator.
+
+## Source
+torch/profiler/_pattern_matcher.py (`ExtraCUDACopyPattern`);
+https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html ("Create tensors directly on the target device"). 1 % of
+the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tightship_analyzers.claiming import claim, is_worth, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.device_busy import DeviceGaps
+from tightship_analyzers.facts.filled_copies import FilledCopies
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.stall_cost import idle_through
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.intervals import Intervals
+
+
+def judge(facts: Facts) -> Judgement:
+    """All pairs together, at the dearest place."""
+    pairs, names = facts[FilledCopies], facts.trace.names
+    if not len(pairs.fills):
+        return []
+    idle = idle_through(pairs.fills.start_ns, pairs.copies.end_ns, facts[DeviceGaps].spans)
+    copies = Intervals.of_table(pairs.events)
+    claims = within_steps(facts, idle | copies)
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return []
+    places = facts[Places].dearest(pairs.op, pairs.copies.end_ns - pairs.fills.start_ns)
+    filler = shown(names[int(pairs.fills.name[0])].removeprefix("aten::").rstrip("_"), 40)
+    without = Edits.without_device(pairs.row)
+    for tid in sorted(set(pairs.fills.tid.tolist())):
+        own = pairs.fills.tid == tid
+        spans = Intervals.of(pairs.fills.start_ns[own], pairs.copies.end_ns[own])
+        without |= Edits.without_host(tid, spans) | Edits.without_syncs(tid, spans)
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Tensors filled on the host and copied to the device cost {share_of(facts, claims)} of the step",
+            place=places[0][0],
+            fix=f"Make the tensor where it is used: torch.{filler}(…, device=device)",
+            low_ns=within_steps(facts, idle).measure_ns // 2,
+            gap="copy",
+            evidence=[
+                fact(
+                    f"{len(pairs.fills)} tensors in {facts[Steps].count} steps, mostly made by {filler}",
+                    len(pairs.fills),
+                    "tensors",
+                ),
+                change(f"torch.{filler}(…).to(device)", f"torch.{filler}(…, device=device)"),
+            ],
+            elsewhere=places[1:],
+            without=without,
+        )
+    ]
+
+
+RULE = Rule(
+    id="fill-then-copy",
+    scope=Scope.TRACE,
+    needs=(Steps, DeviceGaps, FilledCopies),
+    title="A tensor is filled on the host and then copied to the device",
+    fix="Make it on the device: device=",
+    judge=judge,
+    page=__doc__ or "",
+    signs=re.compile("HtoD|HostToDevice"),
+)

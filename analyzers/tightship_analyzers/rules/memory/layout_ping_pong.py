@@ -1,0 +1,99 @@
+"""Images are turned from one memory layout into another and back around every convolution.
+
+## What it finds
+Kernels that only change the layout of a tensor (cuDNN's `nchwToNhwcKernel` and `nhwcToNchwKernel`, MIOpen's
+`batched_transpose_…`); together more than 1 % of the step.
+
+## Why it costs
+Tensor cores want channels last (NHWC). A model in the default layout (NCHW) makes the library convert the input, the
+weight and the output of each convolution, and each conversion reads and writes the whole tensor.
+
+## Example
+```python
+model = ResNet50().to(device)
+```
+
+## Use instead
+```python
+model = ResNet50().to(device, memory_format=torch.channels_last)
+images = images.to(device, memory_format=torch.channels_last)
+```
+
+The saving is the time of these kernels; its low end is half of it, for operators that do not keep channels last.
+
+## Known misses
+Layout changes by `contiguous()` or `permute` cannot be told from copies that are needed. Weights that are converted
+once per step remain where they are stored in another type.
+
+## Source
+https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html; NVIDIA, "Convolutional Layers User's Guide"
+(tensor layouts). 1 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.intervals import Intervals
+
+CONVERSIONS = re.compile(
+    r"nchwToNhwc|nhwcToNchw|nchwToFoldedNhwc|nhwcToFoldedNhwc|FoldedNhwcToNchw|nchw2nhwc|nhwc2nchw"
+    r"|^batched_transpose_\d+x\d+_",
+    re.IGNORECASE,
+)
+
+
+def judge(facts: Facts) -> Judgement:
+    """All conversions together, at the dearest place."""
+    kernels, names = facts[KernelOps], facts.trace.names
+    rows = np.flatnonzero(names.mask(kernels.events.name, lambda name: CONVERSIONS.search(name) is not None))
+    events = kernels.events.take(rows)
+    claims = within_steps(facts, Intervals.of_table(events))
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return []
+    places = facts[Places].dearest(kernels.op[rows], events.dur_ns, shown(names[int(events.name[0])], 100))
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Changing the layout of tensors around convolutions takes {share_of(facts, claims)} of the step",
+            place=places[0][0],
+            fix="Put model and images into channels-last memory: .to(memory_format=torch.channels_last)",
+            low_ns=claims.measure_ns // 2,
+            evidence=[
+                fact(
+                    f"{len(rows)} conversions take {a_step(facts, int(events.dur_ns.sum()))}",
+                    len(rows),
+                    "kernels",
+                ),
+                mostly_in(facts, kernels.op[rows], events.dur_ns),
+                change("model.to(device)", "model.to(device, memory_format=torch.channels_last)  # the images too"),
+            ],
+            elsewhere=places[1:],
+            without=Edits.without_device(kernels.row[rows]),
+        )
+    ]
+
+
+RULE = Rule(
+    id="layout-ping-pong",
+    scope=Scope.TRACE,
+    needs=(Steps, KernelOps),
+    title="Tensors change their memory layout around every convolution",
+    fix="Use channels-last memory throughout",
+    judge=judge,
+    page=__doc__ or "",
+    signs=CONVERSIONS,
+)

@@ -1,0 +1,89 @@
+"""Gradients are filled with zeros instead of being dropped.
+
+## What it finds
+Fills and kernels that `optimizer.zero_grad()` starts on the device; more than 1 % of the step.
+
+## Why it costs
+Every gradient is written once more per step, by one launch per parameter or group of parameters; and the backward pass
+then reads it again to add to it, where it could simply write.
+
+## Example
+```python
+optimizer.zero_grad(set_to_none=False)
+```
+
+## Use instead
+```python
+optimizer.zero_grad()        # sets the gradients to None since torch 2.0; before: zero_grad(set_to_none=True)
+```
+
+The saving is the fills. Its high end is twice that: the backward pass then also saves reading each gradient once.
+
+## Known misses
+Programs that clear gradients by hand, and wrappers (`model.zero_grad`) that do not call the optimizer's method. Where
+gradients are accumulated over several backward passes, only the first of them needs no zeros.
+
+## Source
+torch/profiler/_pattern_matcher.py (`GradNotSetToNonePattern`);
+https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html. 1 % of the step is where noise ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.evidence import change, fact
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.places import Places
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.zero_grads import ZERO_GRAD, ZeroGrads
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.intervals import Intervals
+
+
+def judge(facts: Facts) -> Judgement:
+    """All calls together."""
+    zeros, where = facts[ZeroGrads], facts[Places]
+    claims = within_steps(facts, Intervals.of_table(zeros.events))
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return []
+    call = zeros.calls.take(np.array([0]))
+    optimizer = shown(facts.trace.names[int(call.name[0])].removeprefix(ZERO_GRAD))
+    place = where.of_span(int(call.tid[0]), int(call.start_ns[0]), int(call.end_ns[0]))
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Filling gradients with zeros takes {share_of(facts, claims)} of the step",
+            place=place or optimizer,
+            fix="Drop the gradients instead: optimizer.zero_grad(set_to_none=True), the default since torch 2.0",
+            high_ns=2 * claims.measure_ns,
+            evidence=[
+                fact(
+                    f"{len(zeros.calls)} calls start {len(zeros.events)} fills, {a_step(facts, claims.measure_ns)}",
+                    len(zeros.events),
+                    "fills",
+                ),
+                change("optimizer.zero_grad(set_to_none=False)", "optimizer.zero_grad(set_to_none=True)"),
+            ],
+            without=Edits.without_device(zeros.row),
+        )
+    ]
+
+
+RULE = Rule(
+    id="zero-grad-memset",
+    scope=Scope.TRACE,
+    needs=(Steps, ZeroGrads),
+    title="Gradients are filled with zeros instead of being dropped",
+    fix="zero_grad(set_to_none=True)",
+    judge=judge,
+    page=__doc__ or "",
+    signs=re.compile(re.escape(ZERO_GRAD)),
+)

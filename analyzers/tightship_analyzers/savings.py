@@ -1,0 +1,73 @@
+"""Savings by re-simulation: a finding that says what the program would do without its defect is priced by running the
+trace's dependency graph again.
+
+[Note: simulated savings] The value is how much shorter the window gets, per step, from the unchanged simulation to the
+edited one; both have the same flaws. What the rule does not know (how often a thing happens, how much of it can be
+hidden) stays: its low and high keep their proportion to its value, and the error of the unchanged simulation is added
+on both sides. Where the rule's own low end, from what was measured, is below that, it stands. Findings are simulated
+one by one, and together where they are shown together: two calls that wait for the same kernel save nothing alone, for
+the other one inherits the wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+from tightship_analyzers.evidence import fact
+from tightship_analyzers.facts.dependency_graph import DependencyGraph
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.rule import Finding, Saving
+from tightship_platform.vocabulary import Method
+
+
+def saving_without(facts: Facts, edits: Edits, *, asker: str | None = None) -> Saving | NotApplicable:
+    """What the mean step would lose with these edits, or why that cannot be simulated (then savings are bounds)."""
+    known, steps = facts.get(DependencyGraph, asker=asker), facts.get(Steps, asker=asker)
+    if isinstance(steps, NotApplicable):
+        return steps
+    if isinstance(known, NotApplicable):
+        return known
+    if known.distrust is not None:
+        return NotApplicable(known.distrust)
+    value = min(max(0, int(known.saved_ns(edits).sum())) // steps.count, steps.mean_ns)
+    error = math.ceil(known.mean_error_frac * steps.mean_ns)
+    return Saving(
+        value=value,
+        low=max(0, value - error),
+        high=min(value + error, max(steps.mean_ns, value)),
+        method=Method.SIMULATED,
+    )
+
+
+def simulated(facts: Facts, finding: Finding) -> Finding:
+    """The finding with its saving by simulation; as it is, with the reason, where that is not possible."""
+    steps = facts.find(Steps)
+    if finding.without is None or steps is None:
+        return finding
+    found, bound = saving_without(facts, finding.without, asker=finding.rule), finding.saving
+    if isinstance(found, NotApplicable):
+        why = fact(f"A bound, not simulated: {found.reason}")
+        return replace(finding, evidence=[*finding.evidence, why])
+    low, high = found.low, found.high
+    if bound.value:
+        low = min(found.low * bound.low // bound.value, bound.low)
+        high = max(found.high, min(found.high * bound.high // bound.value, steps.mean_ns))
+    saving = Saving(value=found.value, low=low, high=high, method=Method.SIMULATED)
+    return replace(finding, saving=saving, share_frac=saving.value / steps.mean_ns)
+
+
+def simulated_together(facts: Facts, findings: Sequence[Finding]) -> Saving | None:
+    """What findings save together; None where any of them is not simulated."""
+    edits = [finding.without for finding in findings if finding.without is not None]
+    if len(edits) < len(findings) or not edits:
+        return None
+    if any(finding.saving.method is not Method.SIMULATED for finding in findings):
+        return None
+    found = saving_without(facts, reduce(or_, edits))
+    return None if isinstance(found, NotApplicable) else found

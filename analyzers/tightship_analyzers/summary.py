@@ -1,0 +1,159 @@
+"""What an analysed trace says at a glance (the JSON kept with it); the merging of findings that claim the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from tightship_analyzers.breakdown.kernel_classes import kernel_classes
+from tightship_analyzers.facts.device_busy import DeviceBusy
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.step_split import StepSplit
+from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
+from tightship_analyzers.rule import Finding, Saving
+from tightship_analyzers.savings import simulated_together
+from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.coverage import work_calls
+from tightship_analyzers.trace.intervals import union_of
+from tightship_analyzers.trace.model import EventKind, Trace
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import Method
+
+Together = Callable[[Sequence[Finding]], Saving | None]
+"""What findings save when they are simulated together; None where they cannot be."""
+
+
+def summarize(
+    facts: Facts, findings: list[Finding], notes: list[str], untraced_ns: int | None = None
+) -> dict[str, Any]:
+    """The summary of one trace. Times are ns; `buckets` sums to `window_ns` exactly; missing is null.
+
+    - `window_ns`: the whole steps; without steps the whole trace, and `step_ns` is null;
+    - `claims`: groups of findings whose time overlaps, each with the joint saving per step: never add up findings;
+    - `joint_saving_frac`: share of the step that all findings together would give back at most;
+    - `covered_frac`: share of the recording whose device events are in the file; below 1 or null where it was cut off,
+      and then the first of the warnings says so;
+    - `untraced_step_ns`: mean step by the step counter outside of the capture, where known.
+    """
+    trace = facts.trace
+    window, split, steps, busy = facts.find(Window), facts.find(StepSplit), facts.find(Steps), facts.find(DeviceBusy)
+    claims = merge_claims(findings, steps, untraced_ns, partial(simulated_together, facts)) if steps else []
+    joint = simulated_together(facts, findings) if len(claims) > 1 else None
+    return {
+        "device": shown(trace.device_name),
+        "device_kind": trace.device_kind,
+        "events": trace.events,
+        "covered_frac": trace.covered_frac,
+        "window_start_ns": window.start_ns if window else None,
+        "window_ns": window.window_ns if window else 0,
+        "steps": steps.count if steps else 0,
+        "step_ns": {
+            "mean": steps.mean_ns,
+            "min": int(steps.durations_ns.min()),
+            "max": int(steps.durations_ns.max()),
+        }
+        if steps
+        else None,
+        "untraced_step_ns": untraced_ns,
+        "device_busy_ns": busy.spans.measure_ns if busy else None,
+        "buckets": {bucket.value: ns for bucket, ns in split.buckets_ns.items()} if split else {},
+        "claims": claims,
+        "joint_saving_frac": joint.value / steps.mean_ns
+        if joint and steps
+        else min(1.0, sum(claim["share_frac"] for claim in claims)),
+        "warnings": [shown(line, 300) for line in (*uncovered(trace), *trace.warnings, *_inferred(trace), *notes)],
+    }
+
+
+def uncovered(trace: Trace) -> Iterator[str]:
+    """What of the recording cannot be judged because the device's events are missing; first, since it limits the rest.
+
+    See [Note: cut-off files] in trace/coverage.py.
+    """
+    if trace.covered_frac == 1.0:
+        return
+    if len(trace.device_events):
+        judged_ns = (trace.covered_end_ns or trace.end_ns) - trace.start_ns
+        yield (
+            f"judged are the first {format_ns(judged_ns)} of {format_ns(trace.span_ns)} recorded "
+            f"({format_frac(trace.covered_frac)}): the file is cut off, and of the rest device events are missing"
+        )
+    elif trace.device_kind == "gpu":
+        calls = int(work_calls(trace.names, trace.launches).sum())
+        given = f"{plural(calls, 'call')} that gave a device work" if calls else "a header that names a device"
+        why = "it is cut off before them" if trace.cut_off else "its profiler recorded none"
+        yield f"nothing is judged: the file holds {given}, but no device events; {why}"
+    else:
+        yield "the file is cut off: what is written last is missing, and whether the job used a device is not known"
+
+
+def _inferred(trace: Trace) -> Iterator[str]:
+    """What is taken for communication though the trace does not say so."""
+    if not (trace.device_events.kind == EventKind.COLLECTIVE).any():
+        return
+    count = kernel_classes(trace).inferred
+    if count:
+        yield f"{count} device events count as communication by their names alone; the trace says nothing more of them"
+
+
+def merge_claims(
+    findings: list[Finding], steps: Steps, untraced_ns: int | None = None, together: Together | None = None
+) -> list[dict[str, Any]]:
+    """Groups of findings that claim overlapping time, the largest joint saving first.
+
+    The joint value is what they save when they are simulated together, by `together`; where that is not possible it is
+    the measure of the union of what they claim. At least the best single low end is sure; at most the high ends
+    together, but never more than the step.
+    """
+    groups: list[list[Finding]] = []
+    for finding in findings:
+        overlapping = [finding]
+        apart = []
+        for group in groups:
+            if any(len(finding.claims & other.claims) for other in group):
+                overlapping += group
+            else:
+                apart.append(group)
+        groups = [*apart, overlapping]
+    scale = (untraced_ns, steps.mean_ns) if untraced_ns and untraced_ns < steps.mean_ns else (1, 1)
+    step_ns = steps.mean_ns * scale[0] // scale[1]
+    found = (_claim(group, steps, step_ns, together) for group in groups)
+    return sorted(found, key=lambda claim: -int(claim["saving_ns"]))
+
+
+def _claim(group: list[Finding], steps: Steps, step_ns: int, together: Together | None) -> dict[str, Any]:
+    simulated = together(group) if together and len(group) > 1 else None
+    if simulated:
+        value = min(step_ns, simulated.value * step_ns // steps.mean_ns)
+        share = value / step_ns
+    elif len(group) == 1 and group[0].saving.method is Method.SIMULATED:
+        value, share = group[0].saving.value, group[0].share_frac
+    else:
+        # One finding keeps its own figures to the ns; several are the measure of their union.
+        union = union_of(finding.claims for finding in group)
+        share = union.measure_ns / steps.window_ns
+        value = (
+            group[0].saving.value if len(group) == 1 else min(step_ns, union.measure_ns * step_ns // steps.window_ns)
+        )
+    low = min(value, max(finding.saving.low for finding in group))
+    high = max(value, min(step_ns, sum(finding.saving.high for finding in group)))
+    order = list(Method)
+    return {
+        "rules": sorted({finding.rule for finding in group}),
+        "places": sorted({finding.place for finding in group}),
+        "saving_ns": value,
+        "low_ns": low,
+        "high_ns": high,
+        "low_frac": low / step_ns,
+        "high_frac": high / step_ns,
+        "share_frac": share,
+        "method": max((finding.saving.method for finding in group), key=order.index).value,
+    }
+
+
+def why_without_steps(facts: Facts) -> str | None:
+    """The reason why a trace has no steps; None where it has."""
+    steps = facts.get(Steps)
+    return steps.reason if isinstance(steps, NotApplicable) else None

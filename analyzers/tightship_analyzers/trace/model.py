@@ -1,0 +1,142 @@
+"""The canonical trace: what every reader produces and every analysis starts from.
+
+Times are int64 nanoseconds since the epoch, names and threads are interned, tables are columns sorted by start.
+Nothing here knows a file format, and nothing here judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from tightship_analyzers.trace.columns import (
+    Annotations,
+    Bools,
+    Collectives,
+    DeviceEvents,
+    EventKind,
+    Frames,
+    HostOps,
+    Int8s,
+    Int32s,
+    Int64s,
+    Launches,
+    Links,
+    MemoryEvents,
+    Overheads,
+    Syncs,
+    Table,
+)
+from tightship_analyzers.trace.names import Names
+
+__all__ = [
+    "Annotations",
+    "Bools",
+    "Collectives",
+    "DeviceEvents",
+    "EventKind",
+    "Frames",
+    "HostOps",
+    "Int8s",
+    "Int32s",
+    "Int64s",
+    "Launches",
+    "Links",
+    "MemoryEvents",
+    "Names",
+    "Overheads",
+    "Shapes",
+    "Syncs",
+    "Table",
+    "Thread",
+    "Trace",
+]
+
+
+class Thread(NamedTuple):
+    """One thread of the traced process, or one stream of a device."""
+
+    pid: int
+    tid: int
+    name: str
+    """As the trace names it; empty where it does not."""
+
+
+class Shapes(NamedTuple):
+    """The recorded inputs of an operator, each one JSON text without white space, empty where not recorded."""
+
+    dims: str
+    """`[[8,32],[],[]]`: one list of sizes per input."""
+    types: str
+    """`["float","Scalar",""]`: one element type per input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """One rank's recording."""
+
+    source: str
+    """Where it was read from."""
+    device_name: str
+    """Model of the device, `cpu` where the trace has none."""
+    device_kind: Literal["gpu", "cpu"]
+    """`cpu`: no accelerator was used, so the operators themselves are the device timeline."""
+    rank: int | None
+    world_size: int | None
+    distributed: dict[str, Any]
+    """`distributedInfo` as the trace gives it."""
+    base_ns: int
+    """What was added to the file's times; 0 where they were absolute already or no base is known."""
+    start_ns: int
+    """Start of the first event."""
+    end_ns: int
+    """End of the last event."""
+    cut_off: bool = False
+    """The list of events ends early; what the profiler writes last is missing."""
+    covered_end_ns: int | None = None
+    """Until here the device's events were recorded; None: to the end. `start_ns` where there are none of a device that
+    was used."""
+    trace_id: str
+    """The id that a capture request asked for; empty where the trace has none."""
+    events: int
+    """Events in the file, of all sorts."""
+    warnings: list[str]
+    """What was wrong with the file, one line each; empty for a whole and plausible one."""
+
+    names: Names
+    threads: tuple[Thread, ...]
+    shapes: tuple[Shapes, ...]
+    properties: dict[str, Any] = field(default_factory=dict)
+    """The other top-level entries of the file (`deviceProperties`, `with_stack`, `host_name`, …)."""
+
+    host_ops: HostOps
+    annotations: Annotations
+    device_annotations: Annotations
+    frames: Frames
+    launches: Launches
+    device_events: DeviceEvents
+    syncs: Syncs
+    memory_events: MemoryEvents
+    overheads: Overheads
+    links: Links
+    collectives: Collectives
+
+    @property
+    def span_ns(self) -> int:
+        """From the first event's start to the last event's end."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def covered_frac(self) -> float | None:
+        """Share of `span_ns` that the device's events cover; None where a cut-off file does not tell."""
+        if self.covered_end_ns is not None:
+            return min(1.0, (self.covered_end_ns - self.start_ns) / (self.span_ns or 1))
+        return None if self.cut_off else 1.0
+
+    def annotations_named(self, prefix: str) -> Annotations:
+        """The host annotations whose name starts with `prefix`, such as `ProfilerStep#` or `Optimizer.step#`."""
+        return self.annotations.take(self.names.mask(self.annotations.name, lambda text: text.startswith(prefix)))
+
+    def ops_named(self, prefix: str) -> HostOps:
+        """The host operators whose name starts with `prefix`, such as `aten::item`."""
+        return self.host_ops.take(self.names.mask(self.host_ops.name, lambda text: text.startswith(prefix)))

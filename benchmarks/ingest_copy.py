@@ -1,0 +1,118 @@
+"""What COPY saves where batches reach PostgreSQL: samples stored by it, and by the INSERTs that small batches use.
+
+Both store batches of samples of eight accelerators with every column, in turn, in a database of their own on a server
+that is started for it. The batches are as long as what an agent delivers that was cut off for a while. `COPY` has to be
+1.5 times as fast at 5000 rows to be worth its code.
+
+    python benchmarks/ingest_copy.py [--rounds 9] [--json-only]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+import services
+
+from tightship_platform import database as databases
+from tightship_platform.ingest.inventory import put_devices, put_host
+from tightship_platform.ingest.upsert import Row, add_missing, add_samples
+from tightship_platform.models import Sample
+from tightship_platform.settings import Settings
+from tightship_platform.units import NS_PER_S
+from tightship_platform.wire import DeviceRecord, DeviceSample
+
+OUT = Path(__file__).parent / "out" / "ingest_copy.json"
+SIZES = (1000, 5000, 50_000)
+DECISIVE = 5000
+TARGET = 1.5
+START_NS = 1_790_000_000 * NS_PER_S
+WAYS = {"executemany": add_missing, "copy": add_samples}
+
+
+def main() -> int:
+    """Run it; 0 when COPY is worth it."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--rounds", type=int, default=9)
+    arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
+    given = arguments.parse_args()
+    try:
+        with services.postgres_server() as url, tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
+            result = measure(Settings(home=Path(folder), database_url=url), given.rounds)
+    except services.Unavailable as why:
+        print(f"not measured: {why}")
+        return 0
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(result, indent=2) + "\n")
+    if given.json_only:
+        print(json.dumps(result, indent=2))
+    else:
+        show(result)
+    return 0 if result["within_target"] else 1
+
+
+def measure(settings: Settings, rounds: int) -> dict[str, Any]:
+    """Milliseconds per batch, both ways in turn, by batch size."""
+    databases.upgrade(settings)
+    found = []
+    time_ns = START_NS
+    with databases.open_database(settings) as database:
+        with database.session() as session:
+            host = put_host(session, "h1", time_ns)
+            described = [DeviceRecord(uuid=f"GPU-{n}", kind="gpu", name="An accelerator") for n in range(8)]
+            devices = list(put_devices(session, host, described, []).values())
+        for size in SIZES:
+            took: dict[str, list[float]] = {way: [] for way in WAYS}
+            for _ in range(rounds):
+                for way, store in WAYS.items():
+                    rows = samples(size, time_ns, devices)
+                    time_ns += size * NS_PER_S
+                    began = time.perf_counter()
+                    with database.session() as session:
+                        store(session, Sample, rows)
+                    took[way].append(1000 * (time.perf_counter() - began))
+            medians = {way: statistics.median(values) for way, values in took.items()}
+            ratio = medians["executemany"] / medians["copy"]
+            found.append({"rows": size, **{f"{way}_ms": ms for way, ms in medians.items()}, "ratio": ratio})
+    decisive = next(entry["ratio"] for entry in found if entry["rows"] == DECISIVE)
+    return {"rounds": rounds, "batches": found, "target_ratio": TARGET, "within_target": decisive >= TARGET}
+
+
+def samples(count: int, time_ns: int, devices: list[int]) -> list[Row]:
+    """Rows as ingest makes them of an agent's records, with a value in every column."""
+    names = [field.name for field in dataclasses.fields(DeviceSample) if field.name not in ("time_ns", "device")]
+    return [
+        {"time_ns": time_ns + number // len(devices) * NS_PER_S, "device_id": devices[number % len(devices)]}
+        | {
+            name: random.randrange(10**10) if name.endswith(("_bytes", "_hz", "_per_s")) else random.random()
+            for name in names
+        }
+        for number in range(count)
+    ]
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table."""
+    table = Table(title=f"Batches of samples into PostgreSQL, median of {result['rounds']}")
+    for column in ("rows", "INSERT", "COPY", "ratio"):
+        table.add_column(column, justify="right")
+    for entry in result["batches"]:
+        times = (f"{entry[f'{way}_ms']:.1f} ms" for way in WAYS)
+        table.add_row(str(entry["rows"]), *times, f"{entry['ratio']:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Sub-commands of `tightship`: they import click and nothing heavy until they are called."""

@@ -1,0 +1,202 @@
+"""`tightship profile`: ask for one trace per rank of a live run, and watch it arrive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from tightship_platform.errors import Conflict, Invalid, ServerUnreachable
+from tightship_platform.settings import load_settings
+from tightship_platform.units import NS_PER_S, format_bytes, format_ns, parse_duration_ns
+from tightship_platform.vocabulary import CaptureState
+from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams, CaptureRequest
+
+POLL_S = 0.25
+MAX_TIMEOUT_NS = 24 * 3600 * NS_PER_S
+
+Show = Callable[[dict[str, Any]], None]
+
+
+@click.command()
+@click.argument("target")
+@click.option("--duration", metavar="TIME", help="Length of the recording, 10ms to 60s.  [default: 1s]")
+@click.option("--iterations", type=int, help=f"Record so many optimizer steps instead, 1 to {MAX_ITERATIONS}.")
+@click.option(
+    "--stacks/--no-stacks", default=True, show_default=True, help="Record the Python stack of every operator."
+)
+@click.option("--shapes/--no-shapes", default=True, show_default=True, help="Record the shapes of operator inputs.")
+@click.option("--memory", is_flag=True, help="Record every allocation, too.")
+@click.option(
+    "--insist", is_flag=True, help="Record also processes without an exit guard; they may abort at their end."
+)
+@click.option("--wait", is_flag=True, help="Wait until the traces are analyzed.")
+@click.option("--timeout", default="120s", show_default=True, metavar="TIME", help="How long --wait waits.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="Capture every live run of the workflow TARGET this often from now on; `off` ends it.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON. Keys: capture, run, workflow, state, reason, stages, expected, params, "
+    "ranks[{rank,pid,bytes,sha256,url}], latency_s.",
+)
+def profile(
+    target: str,
+    duration: str | None,
+    iterations: int | None,
+    stacks: bool,
+    shapes: bool,
+    memory: bool,
+    insist: bool,
+    wait: bool,
+    timeout: str,
+    every: str | None,
+    as_json: bool,
+) -> None:
+    """Capture one trace per rank of a live run, without touching its code.
+
+    TARGET is a run id, a workflow name (its newest live run), or the id of a process on this host.
+
+    With --wait the exit code is 0 once the traces are analyzed, and 2 if they failed, with the reason.
+    """
+    params = CaptureParams(**_window(duration, iterations), stacks=stacks, shapes=shapes, memory=memory, insist=insist)
+    timeout_ns = parse_duration_ns(timeout)
+    if not 0 < timeout_ns <= MAX_TIMEOUT_NS:
+        raise Invalid("--timeout", timeout, "more than 0 and at most 24h")
+    from tightship_platform.client import ApiClient
+
+    with ApiClient(load_settings()) as api:
+        if every is not None:
+            if wait:
+                raise Invalid("--wait", True, "not to be used with --every, which has no end to wait for")
+            _schedule(api, target, every, params, as_json)
+            return
+        from tightship_collectors.kineto.target import resolve_target
+
+        capture = api.post("/captures", CaptureRequest(target=resolve_target(target), params=params))
+        if not wait:
+            _print(capture, as_json)
+            return
+        with _progress(quiet=as_json) as show:
+            capture = _follow(api, capture, timeout_ns, show)
+        _print(capture, as_json)
+        _judge(capture, timeout)
+
+
+def _window(duration: str | None, iterations: int | None) -> dict[str, int | None]:
+    """The two fields of CaptureParams that say how long."""
+    if iterations is not None:
+        if duration is not None:
+            raise Invalid("--iterations", iterations, "to stand alone: a recording has either a duration or iterations")
+        if not 1 <= iterations <= MAX_ITERATIONS:
+            raise Invalid("--iterations", iterations, f"1 to {MAX_ITERATIONS}")
+        return {"duration_ns": None, "iterations": iterations}
+    duration_ns = parse_duration_ns(duration or "1s")
+    if not MIN_CAPTURE_NS <= duration_ns <= MAX_CAPTURE_NS:
+        raise Invalid("--duration", duration, f"{format_ns(MIN_CAPTURE_NS)} to {format_ns(MAX_CAPTURE_NS)}")
+    return {"duration_ns": duration_ns, "iterations": None}
+
+
+def _schedule(api: Any, workflow: str, every: str, params: CaptureParams, as_json: bool) -> None:
+    import dataclasses
+    from urllib.parse import quote
+
+    every_ns = None if every == "off" else parse_duration_ns(every)
+    body = {"every_ns": every_ns, "params": dataclasses.asdict(params)}
+    answer = api.post(f"/workflows/{quote(workflow, safe='')}/schedule", body)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    elif every_ns is None:
+        click.echo(f"{_plain(workflow)}: no captures by schedule any more")
+    else:
+        click.echo(f"{_plain(workflow)}: every live run is captured every {format_ns(every_ns)}")
+
+
+def _follow(api: Any, capture: dict[str, Any], timeout_ns: int, show: Show) -> dict[str, Any]:
+    """The capture once it has ended, or as it stands after the time-out."""
+    deadline_s = time.monotonic() + timeout_ns / NS_PER_S
+    while True:
+        show(capture)
+        left_s = deadline_s - time.monotonic()
+        if CaptureState(capture["state"]).is_final or left_s <= 0:
+            return capture
+        time.sleep(min(POLL_S, left_s))
+        # The capture outlives a server that is restarted meanwhile; so does whoever waits for it.
+        with contextlib.suppress(ServerUnreachable):
+            capture = api.get(f"/captures/{capture['capture']}")
+
+
+def _judge(capture: dict[str, Any], timeout: str) -> None:
+    """Raise unless the capture is analyzed."""
+    state = CaptureState(capture["state"])
+    name = f"Capture {capture['capture']} of run {capture['run']}"
+    if state in (CaptureState.FAILED, CaptureState.EXPIRED):
+        raise Conflict(f"{name} {'has failed' if state == CaptureState.FAILED else 'has expired'}: {_reason(capture)}")
+    if state != CaptureState.ANALYZED:
+        waits = f" ({_reason(capture)})" if capture["reason"] else ""
+        raise Conflict(f"{name} is still {state} after {timeout}{waits}; see `tightship captures`")
+
+
+def _print(capture: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(capture, indent=2))
+        return
+    name = f"Capture {capture['capture']} of {_plain(capture['workflow'])}, run {capture['run']}"
+    if not CaptureState(capture["state"]).is_final:
+        click.echo(f"{name}: {capture['state']}. Follow it with: tightship captures --run {capture['run']}")
+    elif capture["state"] == CaptureState.ANALYZED:
+        size = sum(rank["bytes"] for rank in capture["ranks"])
+        count = len(capture["ranks"])
+        click.echo(f"{name}: {count} {'trace' if count == 1 else 'traces'}, {format_bytes(size)}", nl=False)
+        click.echo(f", {capture['latency_s']:.1f} s after the request." if capture["latency_s"] is not None else ".")
+        click.echo(f"What they show: tightship findings --run {capture['run']}")
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Show]:
+    """A line on stderr that grows with the stages, where somebody is looking; else nothing."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda capture: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    spinner = Spinner("dots")
+    with Live(spinner, console=Console(stderr=True), refresh_per_second=8, transient=True) as live:
+
+        def show(capture: dict[str, Any]) -> None:
+            spinner.update(text=Text(_stages(capture)))
+            live.refresh()
+
+        yield show
+
+
+def _stages(capture: dict[str, Any]) -> str:
+    """Such as `requested → leased 0.4 s → armed 0.4 s`."""
+    order = [state.value for state in CaptureState]
+    entered = sorted(capture["stages"].items(), key=lambda item: order.index(item[0]))
+    parts = [
+        stage if stage == CaptureState.REQUESTED else f"{stage} {(at_ns - capture['requested_ns']) / NS_PER_S:.1f} s"
+        for stage, at_ns in entered
+    ]
+    return " → ".join(parts) + (f": {_reason(capture)}" if capture["reason"] else "")
+
+
+def _reason(capture: dict[str, Any]) -> str:
+    return _plain(capture["reason"] or "no reason was given")
+
+
+def _plain(text: str) -> str:
+    """One line without control characters, whatever the server sends."""
+    return "".join(c if c.isprintable() else " " for c in text)

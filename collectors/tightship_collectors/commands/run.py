@@ -1,0 +1,49 @@
+"""`tightship run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--workflow", metavar="NAME", help="Recurring work that this run belongs to. Default: the script's name.")
+@click.option("--team", metavar="NAME", help="Team that the workflow belongs to.")
+@click.option("--owner", metavar="NAME", help="Person to ask about the workflow.")
+@click.option("--label", "labels", metavar="K=V", multiple=True, help="Anything worth searching for. Repeatable.")
+@click.option(
+    "--offload",
+    metavar="PLAN",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Apply this offload plan (see: tightship offload plan) to the model that the job trains.",
+)
+@click.option("--offload-optional", is_flag=True, help="Run the job without the plan where it does not apply.")
+@click.option("--no-steps", is_flag=True, help="Do not count optimizer steps.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(
+    workflow: str | None,
+    team: str | None,
+    owner: str | None,
+    labels: tuple[str, ...],
+    offload: Path | None,
+    offload_optional: bool,
+    no_steps: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND as a run that tightship sees: its processes, its steps, and traces when they are asked for.
+
+    The command keeps its terminal, its signals and its exit code, and runs even if nothing else of tightship does.
+
+    \b
+    tightship run -- python train.py --epochs 3
+    tightship run --workflow pretrain --team nlp -- torchrun --nproc-per-node=8 train.py
+    """
+    from tightship_collectors.launch.environment import Offload
+    from tightship_collectors.launch.naming import parse_labels
+    from tightship_collectors.launch.run import Names, run_command
+
+    plan = None if offload is None else Offload(plan=offload, optional=offload_optional)
+    names = Names(workflow=workflow, team=team, owner=owner, labels=parse_labels(labels))
+    sys.exit(run_command(list(command), names, steps=not no_steps, offload=plan))

@@ -1,0 +1,1 @@
+"""What `tightship doctor` looks at: this host, its installation, and the server that it reports to."""

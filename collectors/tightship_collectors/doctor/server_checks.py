@@ -1,0 +1,182 @@
+"""The server, as it is seen from here: health, token, clock, agent, artifact store."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
+from tightship_platform import __version__
+from tightship_platform.client import API
+from tightship_platform.pulse import FRESH_S, pulse_age_s
+from tightship_platform.settings import Settings
+from tightship_platform.units import NS_PER_S, now_ns, plural
+
+MAX_SKEW_S = 2.0
+"""The Date header counts whole seconds."""
+ASK_ADMIN = "make one with `tightship token create` on the server and set TIGHTSHIP_TOKEN"
+
+
+def server_checks(settings: Settings) -> Iterator[Check]:
+    """Everything that needs the server, or its absence."""
+    headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
+    with httpx.Client(base_url=settings.server + API, headers=headers, timeout=5.0, trust_env=False) as http:
+        try:
+            sent_s = time.time()
+            answer = http.get("/health")
+            health = _health(answer)
+        except (httpx.HTTPError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            advice = "start one with `tightship up`, or set TIGHTSHIP_SERVER"
+            yield Check(check="server", state=WRONG, detail=f"{settings.server}: {why}", advice=advice)
+            yield _agent_by_pulse(settings)
+            return
+        yield _server(settings, health)
+        yield _database(health)
+        yield _broker(health)
+        yield _clock(answer, (sent_s + time.time()) / 2)
+        try:
+            yield _token(settings, http)
+            yield _agent(settings, http)
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            detail = f"{settings.server} stopped answering as it should: {error!r}"
+            yield Check(check="server", state=WRONG, detail=detail, advice="look at the server's log")
+    yield from _worker(settings)
+    yield _artifacts(settings)
+
+
+def _health(answer: httpx.Response) -> dict[str, Any]:
+    health = answer.json()
+    if answer.status_code not in (200, 503) or not isinstance(health, dict) or "version" not in health:
+        raise ValueError(f"something answers with status {answer.status_code} that is no tightship server")
+    return health
+
+
+def _server(settings: Settings, health: dict[str, Any]) -> Check:
+    detail = f"{settings.server} runs tightship {health['version']}"
+    if health["version"] != __version__:
+        advice = "install the same release on both sides"
+        return Check(check="server", state=NOTE, detail=f"{detail}, this host {__version__}", advice=advice)
+    return Check(check="server", state=OK, detail=detail)
+
+
+def _database(health: dict[str, Any]) -> Check:
+    state, schema = health.get("database"), health.get("schema")
+    if state == "ok":
+        return Check(check="database", state=OK, detail=f"the server reaches it; schema {schema}")
+    advice = "run `tightship db upgrade` on the server" if state == "another schema" else "check TIGHTSHIP_DATABASE_URL"
+    return Check(check="database", state=WRONG, detail=f"{state}; schema {schema}", advice=f"{advice} there")
+
+
+def _broker(health: dict[str, Any]) -> Check:
+    if health.get("broker") == "ok":
+        return Check(check="broker", state=OK, detail="the server reaches it")
+    advice = "check TIGHTSHIP_BROKER_URL on the server; until then nothing is analyzed"
+    return Check(check="broker", state=WRONG, detail=str(health.get("broker")), advice=advice)
+
+
+def _clock(answer: httpx.Response, asked_s: float) -> Check:
+    try:
+        # The header drops the fraction: half a second is its mean.
+        ahead_s = asked_s - parsedate_to_datetime(answer.headers["date"]).timestamp() - 0.5
+    except (KeyError, ValueError):
+        return Check(check="clock", state=NOTE, detail="the server does not tell its time")
+    if abs(ahead_s) <= MAX_SKEW_S:
+        return Check(check="clock", state=OK, detail=f"within {MAX_SKEW_S:.0f} s of the server's")
+    how = "ahead of" if ahead_s > 0 else "behind"
+    detail = f"{abs(ahead_s):.0f} s {how} the server's"
+    return Check(
+        check="clock", state=WRONG, detail=detail, advice="synchronise both with NTP (chrony, systemd-timesyncd)"
+    )
+
+
+def _token(settings: Settings, http: httpx.Client) -> Check:
+    # No runs, so no leases: it only shows whether the scope is there.
+    ingest = http.post("/captures/lease", json={"host": settings.host_name, "runs": []})
+    read = http.get("/runs", params={"limit": 1})
+    if settings.token:
+        what = "accepted for"
+    else:
+        what = "none set; without one the server grants"
+    granted = [scope for scope, answer in (("ingest", ingest), ("read", read)) if answer.is_success]
+    if len(granted) == 2:
+        return Check(check="token", state=OK, detail=f"{what} ingest and read")
+    refusal = next(answer for answer in (ingest, read) if not answer.is_success)
+    said = refusal.json().get("error", f"status {refusal.status_code}")
+    if granted:
+        return Check(check="token", state=NOTE, detail=f"{what} {granted[0]} only: {said}", advice=ASK_ADMIN)
+    return Check(check="token", state=WRONG, detail=f"{what} nothing: {said}", advice=ASK_ADMIN)
+
+
+def _agent(settings: Settings, http: httpx.Client) -> Check:
+    answer = http.get("/hosts")
+    if not answer.is_success:
+        return _agent_by_pulse(settings)
+    host = next((h for h in answer.json() if h["host"] == settings.host_name), None)
+    if host is None:
+        detail = f"the server never heard of host {settings.host_name}"
+        return Check(
+            check="agent", state=WRONG, detail=detail, advice="start it with `tightship agent` (or `tightship up`)"
+        )
+    age_s = (now_ns() - host["last_seen_ns"]) / NS_PER_S
+    detail = f"{settings.host_name}: last heartbeat {max(0.0, age_s):.0f} s ago, release {host['agent_version']}"
+    if age_s > FRESH_S:
+        return Check(
+            check="agent", state=WRONG, detail=detail, advice="start it with `tightship agent` (or `tightship up`)"
+        )
+    dropped = host["info"].get("spool_dropped", 0)
+    if dropped:
+        advice = "the server was away for too long, or the disk is full"
+        return Check(
+            check="agent", state=NOTE, detail=f"{detail}; it dropped {plural(dropped, 'record')}", advice=advice
+        )
+    return Check(check="agent", state=OK, detail=detail)
+
+
+def _agent_by_pulse(settings: Settings) -> Check:
+    age_s = pulse_age_s(settings.home, "agent")
+    if age_s is not None and age_s <= FRESH_S:
+        detail = f"alive {age_s:.0f} s ago by its file in {settings.home}; the server was not asked"
+        return Check(check="agent", state=NOTE, detail=detail)
+    detail = f"no sign of life in {settings.home}"
+    return Check(
+        check="agent", state=WRONG, detail=detail, advice="start it with `tightship agent` (or `tightship up`)"
+    )
+
+
+def _worker(settings: Settings) -> Iterator[Check]:
+    """Only where the worker shares this home does it leave a sign of life here."""
+    age_s = pulse_age_s(settings.home, "worker")
+    if age_s is None:
+        return
+    detail = f"last sign of life {age_s:.0f} s ago in {settings.home}"
+    if age_s <= FRESH_S:
+        yield Check(check="worker", state=OK, detail=detail)
+    else:
+        advice = "start it with `tightship worker --beat` (or `tightship up`); until then nothing is analyzed"
+        yield Check(check="worker", state=WRONG, detail=detail, advice=advice)
+
+
+def _artifacts(settings: Settings) -> Check:
+    url = settings.artifacts_url
+    local = urlsplit(settings.server).hostname in ("127.0.0.1", "localhost", "::1")
+    if not local:
+        return Check(check="artifacts", state=NOTE, detail="the server's own; not visible from this host")
+    if "://" in url and not url.startswith("file://"):
+        return Check(
+            check="artifacts", state=NOTE, detail=f"{url.partition('://')[0]}: the server uses it at each upload"
+        )
+    folder = Path(url.removeprefix("file://"))
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        made = "" if existing == folder else ", is made at the first upload"
+        return Check(check="artifacts", state=OK, detail=f"{folder}{made}")
+    advice = "make it writable for the user of the server, or set TIGHTSHIP_ARTIFACTS_URL"
+    return Check(check="artifacts", state=WRONG, detail=f"{existing} cannot be written", advice=advice)

@@ -1,0 +1,326 @@
+"""Carries out the server's captures on this host: leases them, has them recorded, reports, and delivers the traces.
+
+[Note: three threads]
+`capture-carry` advances every recording, about twenty times a second, and never waits for the network.
+`capture-talk` leases and reports, in order per capture; `capture-deliver` packs and uploads, which may take minutes.
+A server that is away therefore delays neither a recording nor the end of a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from tightship_collectors.host_run import HostRun
+from tightship_collectors.kineto.delivery import Undeliverable, pack_traces, send_traces
+from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, lease_of
+from tightship_collectors.kineto.recording import Recording
+from tightship_collectors.kineto.service import KinetoService
+from tightship_platform.client import ApiClient, ApiError
+from tightship_platform.errors import Invalid, ServerUnreachable
+from tightship_platform.settings import Settings
+from tightship_platform.units import now_ns
+from tightship_platform.vocabulary import CaptureState
+from tightship_platform.wire import CaptureReport, Lease, LeaseRequest
+
+log = logging.getLogger(__name__)
+
+LEASE_PERIOD_S = 1.0
+RENEWAL_S = 10.0
+"""A lease lasts 30 s; renewed this often it survives two lost renewals."""
+STEP_S = 0.05
+BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses between attempts to reach the server."""
+MAX_REFUSALS = 5
+"""Uploads of one capture that the server may refuse before it is given up."""
+MAX_TICKS = 4096
+"""Processes whose controller tick is remembered."""
+AT_END_S = 1.5
+"""How long the agent's end may wait for the last reports."""
+
+_IN_PROCESS = (Phase.WAITING, Phase.ARMED, Phase.RECORDING, Phase.LINGERING)
+"""Phases in which a capture has to do with the run's processes."""
+_RENEWED = {
+    Phase.WAITING: CaptureState.LEASED,
+    Phase.ARMED: CaptureState.ARMED,
+    Phase.RECORDING: CaptureState.RECORDING,
+    Phase.WRITTEN: CaptureState.WRITTEN,
+}
+
+
+class InHand:
+    """A capture of this agent: its recording, and what the server has not been told yet."""
+
+    def __init__(self, recording: Recording, outbox: deque[CaptureReport]) -> None:
+        self.recording = recording
+        self.outbox = outbox
+        self.told_s = time.monotonic()
+        self.failures = 0
+        """Attempts to deliver in a row that did not reach the server."""
+        self.refusals = 0
+        """Uploads that the server answered with a no."""
+        self.deliver_after_s = 0.0
+
+    @property
+    def manifest(self) -> Manifest:
+        """The capture's manifest."""
+        return self.recording.manifest
+
+
+class CaptureExecutor:
+    """Give it the live runs about once a second; `close` when the agent ends. Owns its threads and the service."""
+
+    def __init__(self, settings: Settings, client: ApiClient, service: KinetoService) -> None:
+        self._host = settings.host_name
+        self._client = client
+        self._service = service
+        self._store = ManifestStore(settings.spool_dir)
+        self._lock = threading.Lock()
+        self._hand: dict[str, InHand] = {}
+        self._runs: dict[str, HostRun] = {}
+        self._leases: deque[Lease] = deque()
+        self._ticks: dict[tuple[int, int], int] = {}
+        self._lease_at_s = 0.0
+        self._stop = threading.Event()
+        self._finish = threading.Event()
+        self._carry_now = threading.Event()
+        self._talk_now = threading.Event()
+        self._deliver_now = threading.Event()
+        self._take_over()
+        self._threads = [
+            threading.Thread(target=self._loop, args=(step, name), name=f"capture-{name}", daemon=True)
+            for name, step in (("carry", self._carry), ("talk", self._talk), ("deliver", self._deliver))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def update(self, runs: Sequence[HostRun]) -> None:
+        """The runs that live now on this host."""
+        self._service.update(runs)
+        with self._lock:
+            self._runs = {run.run: run for run in runs}
+
+    def close(self) -> None:
+        """Give back what was not begun, leave the rest to the next agent, and stop within about two seconds."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        for event in (self._carry_now, self._talk_now, self._deliver_now):
+            event.set()
+        self._threads[0].join(timeout=2)
+        for hand in self._in_hand():
+            if hand.recording.release(now_ns()):
+                self._store.remove(hand.manifest.capture)
+                hand.outbox.append(self._report(hand.manifest, CaptureState.REQUESTED, "the agent was stopped"))
+        self._finish.set()
+        self._talk_now.set()
+        self._threads[1].join(timeout=AT_END_S)
+        self._service.close()
+
+    # ---- taking captures in hand -------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """Go on with what an agent that was killed had in hand."""
+        manifests, faults = self._store.load()
+        for fault in faults:
+            log.warning("a capture left by an earlier agent cannot be read and is dropped: %s", fault)
+        for manifest in manifests:
+            log.info("capture %s of run %s: taken over while %s", manifest.capture, manifest.run, manifest.phase)
+            hand = self._take(manifest)
+            hand.told_s = -RENEWAL_S  # the lease may be about to lapse
+            hand.recording.resume(now_ns())
+
+    def _take(self, manifest: Manifest) -> InHand:
+        outbox: deque[CaptureReport] = deque()
+
+        def report(state: CaptureState, reason: str | None) -> None:
+            outbox.append(self._report(manifest, state, reason))
+            self._talk_now.set()
+
+        recording = Recording(manifest, service=self._service, store=self._store, report=report, ticks=self._ticks)
+        hand = InHand(recording, outbox)
+        with self._lock:
+            self._hand[manifest.capture] = hand
+        return hand
+
+    def _accept(self, lease: Lease) -> None:
+        with self._lock:
+            held = self._hand.get(lease.capture)
+            run = self._runs.get(lease.run)
+        if held is not None:
+            # The lease had lapsed (the server or we were away) and came back to us: say where we are and go on.
+            held.manifest.attempt = max(held.manifest.attempt, lease.attempt)
+            held.told_s = -RENEWAL_S
+            self._talk_now.set()
+        elif run is not None:
+            manifest = Manifest.of_lease(lease, run_dir=run.run_dir, uid=run.uid, now_ns=now_ns())
+            self._store.save(manifest)
+            self._take(manifest)
+
+    def _report(self, manifest: Manifest, state: CaptureState, reason: str | None) -> CaptureReport:
+        return CaptureReport(host=self._host, state=state.value, reason=reason, expected=manifest.expected)
+
+    def _in_hand(self) -> list[InHand]:
+        with self._lock:
+            return list(self._hand.values())
+
+    # ---- the threads -------------------------------------------------------------------------------------------------
+
+    def _loop(self, step: Any, name: str) -> None:
+        wake = {"carry": self._carry_now, "talk": self._talk_now, "deliver": self._deliver_now}[name]
+        end = self._finish if name == "talk" else self._stop
+        while not end.is_set():
+            wake.clear()
+            try:
+                pause_s = step()
+            except Exception:
+                # A defect in one capture must not end all captures of this host.
+                log.exception("thread capture-%s goes on after an unexpected error", name)
+                pause_s = 1.0
+            wake.wait(pause_s)
+        if name == "talk":
+            with contextlib.suppress(ServerUnreachable):  # what is not told now, the lapse of the lease tells
+                self._tell()
+
+    def _carry(self) -> float:
+        """Advance every recording; returns the seconds until the next time."""
+        while self._leases:
+            self._accept(self._leases.popleft())
+        first: dict[str, Manifest] = {}
+        busy = False
+        for hand in self._in_hand():
+            manifest = hand.manifest
+            in_process = manifest.phase in _IN_PROCESS or not manifest.settled
+            busy |= in_process
+            with self._lock:
+                live = manifest.run in self._runs
+            ahead = first.setdefault(manifest.run, manifest) if in_process else manifest
+            hand.recording.advance(
+                now_ns(),
+                live=live,
+                behind=None if ahead is manifest else ahead.capture,
+                patient=ahead.phase is not Phase.LINGERING,
+            )
+            if manifest.phase is Phase.WRITTEN:
+                self._deliver_now.set()
+            elif manifest.phase is Phase.OVER and manifest.settled and not hand.outbox:
+                self._drop(hand)
+        return STEP_S if busy else 1.0
+
+    def _drop(self, hand: InHand) -> None:
+        with self._lock:
+            self._hand.pop(hand.manifest.capture, None)
+        self._store.remove(hand.manifest.capture)
+        if len(self._ticks) > MAX_TICKS:
+            self._ticks.clear()
+
+    def _talk(self) -> float:
+        """Report, renew, lease; returns the seconds until the next time."""
+        try:
+            self._tell()
+            now_s = time.monotonic()
+            if now_s >= self._lease_at_s and not self._stop.is_set():
+                self._lease_at_s = now_s + LEASE_PERIOD_S
+                self._ask_for_leases()
+        except ServerUnreachable:
+            return LEASE_PERIOD_S  # the agent's uplink says so already
+        except (ApiError, LookupError, TypeError) as error:
+            log.warning("captures cannot be leased: %s", error)
+            self._lease_at_s = time.monotonic() + 10 * LEASE_PERIOD_S
+        return max(0.0, self._lease_at_s - time.monotonic())
+
+    def _ask_for_leases(self) -> None:
+        with self._lock:
+            runs = sorted(self._runs)
+        if runs:
+            answer = self._client.post("/captures/lease", LeaseRequest(host=self._host, runs=runs))
+            for lease in answer["leases"]:
+                self._lease(lease)
+
+    def _lease(self, answer: Any) -> None:
+        try:
+            lease = lease_of(answer)
+        except Invalid as error:
+            log.warning("a lease makes no sense: %s", error)
+            return
+        with self._lock:
+            known = lease.run in self._runs or lease.capture in self._hand
+        if known:
+            self._leases.append(lease)
+            self._carry_now.set()
+        else:
+            gone = CaptureReport(host=self._host, state=CaptureState.REQUESTED, reason="the run ended on this host")
+            self._client.post(f"/captures/{lease.capture}/report", gone)
+
+    def _tell(self) -> None:
+        """Send what is to be reported.
+
+        :raises ServerUnreachable: the rest stays in the outboxes.
+        """
+        for hand in self._in_hand():
+            while hand.outbox:
+                self._tell_one(hand, hand.outbox[0])
+                hand.outbox.popleft()
+                self._carry_now.set()
+            renewed = _RENEWED.get(hand.manifest.phase)
+            if renewed is not None and time.monotonic() - hand.told_s > RENEWAL_S:
+                self._tell_one(hand, self._report(hand.manifest, renewed, hand.recording.waits_for))
+
+    def _tell_one(self, hand: InHand, report: CaptureReport) -> None:
+        key = hand.manifest.capture
+        try:
+            capture = self._client.post(f"/captures/{key}/report", dataclasses.asdict(report))
+            refusal = f"it is {capture['state']}" if capture["state"] in ("failed", "expired") else None
+        except ApiError as error:
+            if error.http_status >= 500 or error.http_status in (401, 403, 429):
+                raise ServerUnreachable(self._client.server, str(error)) from error
+            refusal = str(error)
+        hand.told_s = time.monotonic()
+        if refusal is not None and report.state != CaptureState.FAILED:
+            hand.recording.abandon(f"the server does not want it any more: {refusal}")
+
+    def _deliver(self) -> float:
+        """Pack and upload what is written; returns the seconds until the next attempt."""
+        waits = [1.0]
+        for hand in self._in_hand():
+            if hand.manifest.phase is not Phase.WRITTEN or self._stop.is_set():
+                continue
+            pause_s = hand.deliver_after_s - time.monotonic()
+            if pause_s <= 0:
+                self._deliver_one(hand)
+            else:
+                waits.append(pause_s)
+        return min(waits)
+
+    def _deliver_one(self, hand: InHand) -> None:
+        manifest = hand.manifest
+        try:
+            pack_traces(manifest, self._store)
+            if hand.outbox:
+                return  # the server does not expect the files yet
+            send_traces(manifest, self._store, self._client, self._host)
+            manifest.enter(Phase.OVER, now_ns())
+            self._carry_now.set()
+        except Undeliverable as error:
+            hand.recording.abandon(str(error))
+        except ServerUnreachable:
+            self._put_off(hand)
+        except ApiError as error:
+            log.warning("capture %s: the server refuses a trace: %s", manifest.capture, error)
+            hand.told_s = -RENEWAL_S  # a report tells whether the capture still stands, or makes it so again
+            self._talk_now.set()
+            hand.refusals += error.http_status < 500
+            if error.http_status == 413 or hand.refusals >= MAX_REFUSALS:
+                hand.recording.abandon(f"the server refuses a trace: {error}")
+            else:
+                self._put_off(hand)
+
+    def _put_off(self, hand: InHand) -> None:
+        hand.deliver_after_s = time.monotonic() + BACK_OFF_S[min(hand.failures, len(BACK_OFF_S) - 1)]
+        hand.failures += 1

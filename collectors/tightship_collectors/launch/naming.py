@@ -1,0 +1,107 @@
+"""What a run is called: the workflow a command belongs to, and what is told of the command."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+
+from tightship_platform import checks
+from tightship_platform.errors import Invalid
+from tightship_platform.wire import NAME_MAX
+
+MAX_LABELS = 64
+MAX_ARGUMENTS = 250
+MAX_ARGUMENT = 1000
+HIDDEN = "***"
+
+JOB_ID_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "FLUX_JOB_ID")
+"""Where schedulers say what they call a job; the first that is set counts."""
+
+_INTERPRETER = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|uv|poetry|conda")
+_SHELL = re.compile(r"(?:ba|da|z|k)?sh")
+_SECRET = re.compile(
+    r"(?:^|[-_])(?:tokens?-?file|token|secret|password|passwd|credentials?|(?:api|access|secret|auth|private)[-_]?key)$",
+    re.IGNORECASE,
+)
+
+
+def workflow_of(command: Sequence[str]) -> str:
+    """The script's name without its suffix, the module's, or the program's: what recurs when the command does.
+
+    `python -u src/train.py --lr 1` and `torchrun --nproc-per-node 8 src/train.py` are both `train`,
+    `python -m pkg.train` is `pkg.train`, `bash job.sh` is `job`, `./simulate -x` is `simulate`.
+    """
+    program = PurePath(command[0]).name
+    arguments = list(command[1:])
+    name = program
+    if program.endswith((".py", ".sh")):
+        name = PurePath(program).stem
+    elif _INTERPRETER.fullmatch(program):
+        name = _script(arguments, ".py") or _module(arguments) or program
+    elif _SHELL.fullmatch(program):
+        name = _script(arguments, ".sh") or program
+    return checks.line(os.fsencode(name).decode("utf-8", "replace"), NAME_MAX) or "unnamed"
+
+
+def _script(arguments: Iterable[str], suffix: str) -> str | None:
+    return next((PurePath(a).stem for a in arguments if a.endswith(suffix) and not a.startswith("-")), None)
+
+
+def _module(arguments: Sequence[str]) -> str | None:
+    for option, value in itertools.pairwise(arguments):
+        if option in ("-m", "--module"):
+            return value
+    return None
+
+
+def parse_labels(texts: Iterable[str]) -> dict[str, str]:
+    """`k=v` texts as a mapping; the last one of a key counts.
+
+    :raises Invalid: no `=`, or a key or value that is no name.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        label, found, value = text.partition("=")
+        if not found:
+            raise Invalid("--label", text, "key=value")
+        labels[checks.name("Label", label)] = checks.name(f"Label {label}", value, empty=True)
+    if len(labels) > MAX_LABELS:
+        raise Invalid("Number of labels", len(labels), f"at most {MAX_LABELS}")
+    return labels
+
+
+def told_command(command: Sequence[str]) -> list[str]:
+    """The command as the server is told it: cut to a reasonable size, values of secret options hidden."""
+    told: list[str] = []
+    hide_next = False
+    for text in command[:MAX_ARGUMENTS]:
+        plain = checks.argument(os.fsencode(text).decode("utf-8", "replace"), MAX_ARGUMENT)
+        option, found, _ = plain.partition("=")
+        if hide_next and not plain.startswith("-"):
+            plain = HIDDEN
+        elif found and _SECRET.search(option):
+            plain = f"{option}={HIDDEN}"
+        hide_next = plain.startswith("-") and not found and _SECRET.search(plain) is not None
+        told.append(plain)
+    return told if len(command) <= MAX_ARGUMENTS else [*told, "…"]
+
+
+def external_id_of(environ: Mapping[str, str]) -> str | None:
+    """What the scheduler calls this job; None outside of one."""
+    for variable in JOB_ID_VARIABLES:
+        text = checks.line(environ.get(variable, ""), NAME_MAX)
+        if text:
+            return text
+    return None
+
+
+def user_name() -> str:
+    """Login name of the user, or the number where it has none (a container)."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,170 @@
+"""One run from its first to its last moment.
+
+[Note: never in the way]
+Whatever is missing (a server, an agent, space, permission, a readable settings file) costs one line on stderr, and the
+command runs. Only what the user asked for wrongly ends before it starts: a name that is none, a command that is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tightship_collectors.launch import naming
+from tightship_collectors.launch.child import CannotStart, Child
+from tightship_collectors.launch.delivery import Delivery
+from tightship_collectors.launch.environment import Offload, armed
+from tightship_collectors.launch.offload_file import read_offload
+from tightship_collectors.run_dir import RunDir, live_run_dir, read_user_conf, remove_stale
+from tightship_platform import checks
+from tightship_platform.errors import TightshipError
+from tightship_platform.settings import Settings, load_settings
+from tightship_platform.units import now_ns
+from tightship_platform.wire import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """How the user names a run.
+
+    :raises Invalid: one of them is too long, or would break a line.
+    """
+
+    workflow: str | None = None
+    """Default: the name of the script."""
+    team: str | None = None
+    owner: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, value in (("--workflow", self.workflow), ("--team", self.team), ("--owner", self.owner)):
+            if value is not None:
+                checks.name(what, value)
+
+
+class OneLine:
+    """Says the first thing that went wrong, and no more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said = False
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            if self._said:
+                return
+            self._said = True
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or nobody reads it any more
+            sys.stderr.write(f"tightship: {checks.line(text, 600)}\n")
+            sys.stderr.flush()
+
+
+def run_command(command: Sequence[str], names: Names, *, steps: bool = True, offload: Offload | None = None) -> int:
+    """Run `command` as a run of its own and return its exit code as a shell gives it (128 + n for signal n).
+
+    A run within a run is no run of its own: the command then joins the outer one, whose launcher reports it.
+
+    :param steps: count optimizer steps.
+    :param offload: a plan to apply to the job.
+    :raises CannotStart: there is no such command; nothing has been recorded.
+    """
+    warn = OneLine()
+    environ = dict(os.environ) if offload is None else offload.environment(os.environ)
+    outer = live_run_dir(os.environ)
+    if outer is not None:
+        warn(f"already inside run {outer.name}: the command is part of it, and options of the inner run do not apply")
+        return Child(command, environ).wait()
+    try:
+        settings = load_settings()
+    except (TightshipError, OSError, RuntimeError, ValueError) as error:
+        warn(f"{error}; the command runs without tightship")
+        return Child(command, environ).wait()
+    return _run(command, names, settings, steps, warn, environ)
+
+
+def _run(
+    command: Sequence[str],
+    names: Names,
+    settings: Settings,
+    steps: bool,
+    warn: OneLine,
+    environ: dict[str, str],
+) -> int:
+    key = secrets.token_hex(8)
+    record = _record(key, command, names, settings, environ)
+    run_dir = _prepare(settings, record, warn)
+    if run_dir is not None:
+        environ = armed(environ, key=key, run_dir=run_dir.path, steps=steps)
+    try:
+        child = Child(command, environ)
+    except CannotStart:
+        if run_dir is not None:
+            run_dir.close()
+        raise
+    # From here on there is a job, and no defect of ours may take its exit code.
+    delivery = Delivery(settings, warn)
+    tidy = threading.Thread(target=remove_stale, args=(settings.runtime_dir,), name="tidy", daemon=True)
+    with _only_warned(warn):
+        delivery.start(record)
+        tidy.start()
+    exit_code = child.wait()
+    ended = dataclasses.replace(record, end_ns=max(now_ns(), record.start_ns), exit_code=exit_code)
+    if run_dir is not None:
+        ended.offload = read_offload(run_dir.path)
+    with _only_warned(warn):
+        if run_dir is not None:
+            _write(run_dir, ended, warn)
+        delivery.finish(ended)
+    with _only_warned(warn):
+        if run_dir is not None:
+            run_dir.close()
+    return exit_code
+
+
+@contextlib.contextmanager
+def _only_warned(warn: OneLine) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # No thread or descriptor to be had, say: whatever it is, the job has nothing to do with it.
+        warn(f"this run may not be recorded ({type(error).__name__}: {error})")
+
+
+def _prepare(settings: Settings, record: RunRecord, warn: OneLine) -> RunDir | None:
+    try:
+        run_dir = RunDir.create(settings.runtime_dir, record.run, kineto_conf=read_user_conf(os.environ))
+    except (TightshipError, OSError) as error:
+        warn(f"{error}; the command runs, but cannot be captured")
+        return None
+    _write(run_dir, record, warn)
+    return run_dir
+
+
+def _write(run_dir: RunDir, record: RunRecord, warn: OneLine) -> None:
+    try:
+        run_dir.write_record(record)
+    except OSError as error:
+        warn(f"the run's record could not be written: {error}")
+
+
+def _record(
+    key: str, command: Sequence[str], names: Names, settings: Settings, environ: Mapping[str, str]
+) -> RunRecord:
+    return RunRecord(
+        run=key,
+        workflow=names.workflow or naming.workflow_of(command),
+        start_ns=now_ns(),
+        host=settings.host_name,
+        user=naming.user_name(),
+        team=names.team,
+        owner=names.owner,
+        labels=names.labels,
+        command=naming.told_command(command),
+        external_id=naming.external_id_of(environ),
+    )

@@ -1,0 +1,1 @@
+"""Draws prepared results; computes none."""

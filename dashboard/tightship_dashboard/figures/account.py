@@ -1,0 +1,121 @@
+"""Where device time went, as bars: the waterfall of one account, and one bar per team on the same scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from tightship_dashboard import formatting as fmt
+from tightship_dashboard.figures.elements import Node, link
+from tightship_dashboard.figures.palette import (
+    BUCKET_COLOUR,
+    BUCKET_LABEL,
+    BUCKET_MEANING,
+    as_bucket,
+    losses,
+)
+from tightship_platform.vocabulary import Bucket
+
+
+def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str] | None = None) -> Node:
+    """Allocated time, what each loss takes off it (largest first, unexplained last), and what did work.
+
+    `hrefs` leads from a bucket to the runs behind it.
+    """
+    rows = [_row("allocated", "Time in which a run held a device.", None, 0, total_ns, total_ns)]
+    left = total_ns
+    for bucket, value in losses(buckets):
+        left -= value
+        label = link(BUCKET_LABEL[bucket], hrefs[bucket]) if hrefs and bucket in hrefs else BUCKET_LABEL[bucket]
+        rows.append(_row(label, BUCKET_MEANING[bucket], bucket, left, value, total_ns))
+    productive = sum(v for b, v in buckets.items() if as_bucket(b) is Bucket.PRODUCTIVE)
+    rows.append(
+        _row(
+            BUCKET_LABEL[Bucket.PRODUCTIVE],
+            BUCKET_MEANING[Bucket.PRODUCTIVE],
+            Bucket.PRODUCTIVE,
+            0,
+            productive,
+            total_ns,
+        )
+    )
+    return html.Table(
+        [
+            html.Caption("Allocated device time, what each loss takes off it, and what did work", className="unseen"),
+            html.Tbody(rows),
+        ],
+        className="bars waterfall",
+    )
+
+
+def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: int, total: int) -> Node:
+    colour = BUCKET_COLOUR[bucket] if bucket else "var(--ink-2)"
+    style = {"left": _part(start, total), "width": _part(value, total), "background": colour}
+    kind = "whole" if bucket is None else "unexplained" if bucket is Bucket.UNEXPLAINED else "part"
+    return html.Tr(
+        [
+            html.Th(label, scope="row"),
+            html.Td(
+                html.Div([html.Div(style=style, className=f"bar {kind}")] if value else [], className="track"),
+                className="draw",
+            ),
+            html.Td(fmt.duration(value), className="number"),
+            html.Td(fmt.share(value, total), className="number share"),
+        ],
+        title=f"{meaning} {fmt.duration(value)}, {fmt.share(value, total)} of what was allocated.",
+    )
+
+
+def by_group(groups: dict[str, dict[str, int]], *, kind: str) -> Node:
+    """One stacked bar per team (or workflow), all on the scale of the largest; the largest first."""
+    totals = {group: sum(buckets.values()) for group, buckets in groups.items()}
+    most = max(totals.values(), default=0)
+    rows = []
+    for group in sorted(groups, key=lambda g: (-totals[g], g)):
+        total = totals[group]
+        segments = [_segment(bucket, value, total, most) for bucket, value in _stack(groups[group]) if value > 0]
+        productive = groups[group].get(Bucket.PRODUCTIVE, 0)
+        rows.append(
+            html.Tr(
+                [
+                    html.Th(fmt.name(group, limit=40), scope="row"),
+                    html.Td(html.Div(segments, className="track stack"), className="draw"),
+                    html.Td(fmt.duration(total), className="number"),
+                    html.Td(fmt.share(productive, total), className="number share", title="share that did work"),
+                ]
+            )
+        )
+    head = html.Thead(
+        html.Tr(
+            [html.Th(kind, scope="col"), html.Th(""), html.Th("held", scope="col"), html.Th("did work", scope="col")]
+        )
+    )
+    return html.Table([head, html.Tbody(rows)], className="bars groups")
+
+
+def _stack(buckets: dict[str, int]) -> list[tuple[Bucket, int]]:
+    productive = sum(v for b, v in buckets.items() if as_bucket(b) is Bucket.PRODUCTIVE)
+    return [(Bucket.PRODUCTIVE, productive), *losses(buckets)]
+
+
+def _segment(bucket: Bucket, value: int, total: int, most: int) -> Node:
+    return html.Div(
+        className="bar",
+        style={"width": _part(value, most), "background": BUCKET_COLOUR[bucket]},
+        title=f"{BUCKET_LABEL[bucket]}: {fmt.duration(value)}, {fmt.share(value, total)}",
+    )
+
+
+def key(buckets: dict[str, int]) -> Node:
+    """Which colour is which bucket, in the order in which the bars stack them."""
+    items: list[Any] = []
+    for bucket, value in _stack(buckets):
+        if value > 0:
+            swatch = html.Span(className="swatch", style={"background": BUCKET_COLOUR[bucket]})
+            items.append(html.Li([swatch, BUCKET_LABEL[bucket]], title=BUCKET_MEANING[bucket]))
+    return html.Ul(items, className="key")
+
+
+def _part(value: int, whole: int) -> str:
+    return f"{100 * value / whole:.3f}%" if whole else "0%"

@@ -1,0 +1,202 @@
+"""One run over time: steps per second, activity, memory and power on one time axis, with its captures marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from tightship_dashboard import formatting as fmt
+from tightship_dashboard.figures import chart
+from tightship_dashboard.figures.palette import CAPTURE_MARK, SERIES
+
+GIB = 1024**3
+ROW_PX = 120
+MARKS_PX = 26
+FEW = 3
+"""Up to this many lines of a kind have a colour each."""
+
+
+def is_empty(timeline: dict[str, Any]) -> bool:
+    """Whether no metric of the run has a single value."""
+    return not any(row.series for row in _rows(timeline))
+
+
+def figure(timeline: dict[str, Any], zone: ZoneInfo) -> dict[str, Any]:
+    """A row for each kind of metric that was recorded; a row without any value is left out."""
+    rows = [row for row in _rows(timeline) if row.series]
+    height = MARKS_PX + ROW_PX * max(1, len(rows)) + 34
+    data: list[dict[str, Any]] = []
+    axes: dict[str, Any] = {}
+    notes: list[dict[str, Any]] = []
+    span = (1 - MARKS_PX / height) / max(1, len(rows))
+    for index, row in enumerate(rows):
+        axis = f"y{index + 1}"
+        top = 1 - MARKS_PX / height - index * span
+        axes[f"yaxis{index + 1}"] = chart.AXIS | {
+            "domain": [max(0.0, top - span * 0.78), top - span * 0.12],
+            "ticksuffix": row.ticks,
+            "nticks": 4,
+            "rangemode": "tozero",
+            "anchor": "x",
+        }
+        notes.append(
+            {
+                "text": row.title,
+                "x": 0,
+                "xref": "paper",
+                "xanchor": "left",
+                "y": top,
+                "yref": "paper",
+                "yanchor": "top",
+                "showarrow": False,
+            }
+        )
+        for number, line in enumerate(row.series):
+            # Of many lines the band that they make is what can be read; which one is which shows on hover.
+            colour = SERIES[number % len(SERIES)] if len(row.series) <= FEW else SERIES[0]
+            data.append(_line(row, line, axis, colour, zone))
+    shapes = _captures(timeline.get("captures") or [], data, axes, zone, height)
+    start, end = timeline["start_ns"], timeline.get("end_ns")
+    when = [_x(start, zone), _x(end, zone)] if end else None
+    zone_name = fmt.local(start, zone).tzname()
+    bottom = f"y{max(1, len(rows))}"
+    axis_x = chart.AXIS | {
+        "type": "date",
+        "anchor": bottom,
+        "showgrid": False,
+        "title": {"text": zone_name, "standoff": 0, "font": {"size": 11}},
+    }
+    axis_x |= {"showspikes": True, "spikemode": "across", "spikethickness": 1, "spikedash": "solid"}
+    axis_x |= {"spikecolor": chart.HAIRLINE, "spikesnap": "cursor"}
+    return {
+        "data": data,
+        "layout": chart.layout(
+            height=height,
+            hovermode="closest",
+            shapes=shapes,
+            annotations=notes,
+            xaxis=axis_x | ({"range": when} if when else {}),
+            **axes,
+        ),
+    }
+
+
+Series = tuple[str, list[int], list[float | None]]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One kind of metric, a line for each device or rank."""
+
+    title: str
+    unit: str
+    digits: int
+    series: list[Series]
+    ticks: str = ""
+    """The unit as the axis repeats it; empty where the title says it."""
+
+
+def _rows(timeline: dict[str, Any]) -> list[_Row]:
+    devices, runs = timeline.get("devices") or [], timeline.get("run_samples") or []
+    steps: list[Series] = [
+        (f"rank {s['rank']}", s["time_ns"], s["steps_per_s"]) for s in timeline.get("steps") or [] if s["time_ns"]
+    ]
+    # A device that several runs share says little about this one: what the run itself used comes first.
+    own_activity, own_memory = _of(runs, "util_frac", 100), _of(runs, "memory_used_bytes", 1 / GIB)
+    return [
+        _Row("steps per second", " steps/s", 2, steps),
+        _Row("activity by this run", " %", 0, own_activity, " %")
+        if own_activity
+        else _Row("activity", " %", 0, _of(devices, "util_frac", 100), " %"),
+        _Row("host cores busy", " cores", 1, _of(_one_per_host(runs), "cpu_cores", 1)),
+        _Row("memory", " GiB", 1, own_memory or _of(devices, "memory_used_bytes", 1 / GIB), " GiB"),
+        _Row("power", " W", 0, _of(devices, "power_w", 1), " W"),
+    ]
+
+
+def _of(rows: list[dict[str, Any]], column: str, scale: float) -> list[Series]:
+    found = []
+    for row in rows:
+        values = row.get(column) or []
+        if any(v is not None for v in values):
+            scaled = [None if v is None else round(v * scale, 3) for v in values]
+            found.append((_device_name(row), row["time_ns"], scaled))
+    return found
+
+
+def _one_per_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    # What the run's processes keep busy of a host is told with each of its devices, and is the same each time.
+    return list({row.get("host"): row for row in reversed(rows)}.values())[::-1]
+
+
+def _device_name(row: dict[str, Any]) -> str:
+    return " ".join(fmt.name(row[k], limit=40) for k in ("host", "uuid", "device") if row.get(k))
+
+
+def _line(row: _Row, line: Series, axis: str, colour: str, zone: ZoneInfo) -> dict[str, Any]:
+    label, times, values = line
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(times) > 1 else "markers",
+        "x": [_x(t, zone) for t in times],
+        "y": values,
+        "yaxis": axis,
+        "line": {"color": colour, "width": 1.3},
+        "marker": {"color": colour, "size": 5},
+        "opacity": 0.95 if len(row.series) <= FEW else 0.45,
+        "connectgaps": False,
+        "text": chart.said(label),
+        "hovertemplate": f"%{{y:,.{row.digits}f}}{row.unit}, %{{text}}<br>%{{x|%H:%M:%S}}<extra></extra>",
+    }
+
+
+def _captures(
+    captures: list[dict[str, Any]], data: list[dict[str, Any]], axes: dict[str, Any], zone: ZoneInfo, height: int
+) -> list[dict[str, Any]]:
+    """A mark above the rows for each capture, and a line or band through them."""
+    # One that was never recorded is marked at its request.
+    marked = [c | {"start_ns": c.get("start_ns") or c["requested_ns"]} for c in captures]
+    if not marked:
+        return []
+    number = len(axes) + 1
+    axes[f"yaxis{number}"] = {
+        "domain": [1 - MARKS_PX / height, 1],
+        "range": [0, 1],
+        "visible": False,
+        "fixedrange": True,
+        "anchor": "x",
+    }
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [_x(c["start_ns"], zone) for c in marked],
+            "y": [0.4] * len(marked),
+            "yaxis": f"y{number}",
+            "meta": "capture",
+            "cliponaxis": False,
+            "marker": {"symbol": "triangle-down", "size": 11, "color": CAPTURE_MARK},
+            "customdata": [[chart.said(c["capture"]), chart.said(c["state"])] for c in marked],
+            "hovertemplate": "capture %{customdata[0]}<br>%{customdata[1]}, %{x|%H:%M:%S}<extra></extra>",
+        }
+    )
+    return [
+        {
+            "type": "rect",
+            "x0": _x(c["start_ns"], zone),
+            "x1": _x(c.get("end_ns") or c["start_ns"], zone),
+            "y0": 0,
+            "y1": 1 - MARKS_PX / height,
+            "yref": "paper",
+            "fillcolor": "rgba(220, 62, 26, 0.13)",
+            "line": {"width": 1, "color": "rgba(220, 62, 26, 0.6)"},
+            "layer": "below",
+        }
+        for c in marked
+    ]
+
+
+def _x(time_ns: int, zone: ZoneInfo) -> str:
+    # Text, not a number: Plotly would turn a number into the wall clock of the machine that the browser runs on.
+    return fmt.wall_clock(time_ns, zone)

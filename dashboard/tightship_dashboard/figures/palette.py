@@ -1,0 +1,122 @@
+"""One colour per bucket, the same on every page and in both themes.
+
+The hues are those of Okabe and Ito (jfly.uni-koeln.de/color), shifted where needed: each keeps a contrast of at least
+3:1 (WCAG 1.4.11) against the paper of the light theme and of the dark one, so no colour changes with the theme, and any
+two stay apart for people who see red and green alike. A label stands beside every colour all the same.
+"""
+
+from __future__ import annotations
+
+from tightship_platform.vocabulary import Bucket, CaptureState, RunState
+
+PAPER_LIGHT = "#fffefc"
+PAPER_DARK = "#14161a"
+MIN_CONTRAST = 3.0
+
+BUCKET_COLOUR: dict[Bucket, str] = {
+    Bucket.PRODUCTIVE: "#009E73",
+    Bucket.INPUT: "#CF7B00",
+    Bucket.CHECKPOINT: "#3A96D6",
+    Bucket.HOST_SYNC: "#DC3E1A",
+    Bucket.HOST: "#C562A2",
+    Bucket.COMMUNICATION: "#1869D4",
+    Bucket.HELD_IDLE: "#7D6B00",
+    Bucket.STARTUP: "#7555A7",
+    Bucket.SHUTDOWN: "#4F7378",
+    Bucket.UNEXPLAINED: "#929292",
+}
+
+BUCKET_LABEL: dict[Bucket, str] = {
+    Bucket.PRODUCTIVE: "productive",
+    Bucket.INPUT: "input",
+    Bucket.CHECKPOINT: "checkpoint",
+    Bucket.HOST_SYNC: "host sync",
+    Bucket.HOST: "host",
+    Bucket.COMMUNICATION: "communication",
+    Bucket.HELD_IDLE: "held idle",
+    Bucket.STARTUP: "start-up",
+    Bucket.SHUTDOWN: "shutdown",
+    Bucket.UNEXPLAINED: "unexplained",
+}
+
+BUCKET_MEANING: dict[Bucket, str] = {
+    Bucket.PRODUCTIVE: "The device computed.",
+    Bucket.INPUT: "The device waited for the next batch.",
+    Bucket.CHECKPOINT: "The device waited while state was saved.",
+    Bucket.HOST_SYNC: "The device ran dry because the host waited for a value from it.",
+    Bucket.HOST: "The device waited for the host to issue work.",
+    Bucket.COMMUNICATION: "Communication that no computation hid.",
+    Bucket.HELD_IDLE: "The run held the device and nothing at all happened.",
+    Bucket.STARTUP: "From taking the device to the first step.",
+    Bucket.SHUTDOWN: "From the last step to giving the device back.",
+    Bucket.UNEXPLAINED: "No metric and no trace says what happened.",
+}
+
+BUCKET_CLAUSE: dict[Bucket, str] = {
+    Bucket.PRODUCTIVE: "did work",
+    Bucket.INPUT: "waited for input",
+    Bucket.CHECKPOINT: "waited for checkpoints",
+    Bucket.HOST_SYNC: "ran dry while the host waited for values",
+    Bucket.HOST: "waited for the host",
+    Bucket.COMMUNICATION: "went to communication that nothing hid",
+    Bucket.HELD_IDLE: "were held idle",
+    Bucket.STARTUP: "went to start-up",
+    Bucket.SHUTDOWN: "went to shutdown",
+    Bucket.UNEXPLAINED: "are unexplained",
+}
+"""How a sentence goes on after '37 % …'."""
+
+RUN_COLOUR: dict[RunState, str] = {
+    RunState.RUNNING: "#009E73",
+    RunState.FINISHED: "#929292",
+    RunState.FAILED: "#DC3E1A",
+    RunState.LOST: "#7D6B00",
+}
+
+CAPTURE_STAGES: tuple[CaptureState, ...] = (
+    CaptureState.REQUESTED,
+    CaptureState.LEASED,
+    CaptureState.ARMED,
+    CaptureState.RECORDING,
+    CaptureState.WRITTEN,
+    CaptureState.UPLOADED,
+    CaptureState.ANALYZED,
+)
+"""The way of a capture that goes well, in order."""
+
+LANE_COLOUR = {"device": "#009E73", "host": "#C562A2", "frames": "#3A96D6"}
+CAPTURE_MARK = "#DC3E1A"
+SERIES = ("#3A96D6", "#CF7B00", "#009E73", "#C562A2", "#1869D4", "#DC3E1A", "#7555A7", "#7D6B00")
+"""For lines that are not buckets: devices and ranks."""
+
+
+def as_bucket(name: str) -> Bucket:
+    """The bucket of that name; one that a newer server made counts as unexplained."""
+    try:
+        return Bucket(name)
+    except ValueError:
+        return Bucket.UNEXPLAINED
+
+
+def losses(buckets: dict[str, int]) -> list[tuple[Bucket, int]]:
+    """Everything but productive time, largest first; unexplained last and never left out."""
+    rows: dict[Bucket, int] = {}
+    for name, value in buckets.items():
+        bucket = as_bucket(name)
+        rows[bucket] = rows.get(bucket, 0) + value
+    rows.pop(Bucket.PRODUCTIVE, None)
+    unexplained = rows.pop(Bucket.UNEXPLAINED, 0)
+    ordered = sorted(((b, v) for b, v in rows.items() if v > 0), key=lambda row: (-row[1], row[0]))
+    return [*ordered, (Bucket.UNEXPLAINED, unexplained)]
+
+
+def has_contrast(colour: str, paper: str) -> bool:
+    """Whether a colour can be told from the paper it lies on (WCAG relative luminance)."""
+    low, high = sorted((_luminance(colour), _luminance(paper)))
+    return (high + 0.05) / (low + 0.05) >= MIN_CONTRAST
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

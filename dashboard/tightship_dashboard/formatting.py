@@ -1,0 +1,177 @@
+"""Numbers, times and names as text. A unit on every number; missing is '–', never 0."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US, unbroken
+
+MISSING = "–"
+NBSP = "\u00a0"
+"""Between a number and its unit, which belong on one line."""
+HOUR = 3600 * NS_PER_S
+MINUTE = 60 * NS_PER_S
+NAME_SHOWN = 120
+"""Longest name from outside that is shown whole."""
+
+_SIZES = ((HOUR, "h"), (MINUTE, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
+
+
+def name(value: object, *, limit: int = NAME_SHOWN) -> str:
+    """A name from outside on one line: control and direction characters become visible, long ones are cut."""
+    text = MISSING if value is None or value == "" else str(value)
+    shown = "".join("␤" if c in "\r\n" else "�" if unicodedata.category(c)[0] == "C" else c for c in text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def cell(value: object, *, limit: int = NAME_SHOWN) -> str:
+    """A text for a table's cell, where backticks cannot become code."""
+    return unbroken(name(value, limit=limit).replace("`", ""))
+
+
+def code(value: object) -> str:
+    """Text of several lines from outside; line feeds and tabs stay, other control characters become visible."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else "�" for c in str(value))
+
+
+def _unit(value_ns: int) -> tuple[int, str]:
+    for width, unit in _SIZES:
+        if abs(value_ns) >= width:
+            return width, unit
+    return 1, "ns"
+
+
+def _number(value: float, *, whole_from: float = 100) -> str:
+    # The limits lie where rounding moves a number up: 99.96 is '100', not '100.0'.
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= whole_from - 0.05:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 1 else f"{value:.2f}"
+
+
+def duration(value_ns: int | float | None) -> str:
+    """A length of time: '310 h', '61.4 h', '41.2 ms'; hours have one decimal below 100."""
+    if value_ns is None:
+        return MISSING
+    if value_ns == 0:
+        return f"0{NBSP}s"
+    width, unit = _unit(round(value_ns))
+    return f"{_number(value_ns / width)}{NBSP}{unit}"
+
+
+def clock(value_ns: int | None) -> str:
+    """How long something went on, as people say it: '2 h 14 min', '3 min 20 s', '12.4 s', '2 d 3 h'."""
+    if value_ns is None:
+        return MISSING
+    seconds = value_ns // NS_PER_S
+    if seconds < 60:
+        return duration(value_ns)
+    if seconds < 3600:
+        return f"{seconds // 60}{NBSP}min {seconds % 60}{NBSP}s"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600}{NBSP}h {seconds % 3600 // 60}{NBSP}min"
+    return f"{seconds // 86400}{NBSP}d {seconds % 86400 // 3600}{NBSP}h"
+
+
+def device_time(value_ns: int) -> str:
+    """Device time in a sentence: '2,492 device-hours', '41.5 device-seconds'."""
+    width, unit = _unit(value_ns)
+    word = {"h": "device-hours", "min": "device-minutes", "s": "device-seconds"}.get(unit)
+    return f"{_number(value_ns / width)} {word}" if word else f"{_number(value_ns / NS_PER_S)} device-seconds"
+
+
+def span(value_ns: int | None, low_ns: int | None, high_ns: int | None) -> str:
+    """'310 h (280–330)': an estimate with its bounds in the same unit."""
+    if value_ns is None:
+        return MISSING
+    text = duration(value_ns)
+    if low_ns is None or high_ns is None or value_ns == 0:
+        return text
+    width, _ = _unit(value_ns)
+    return f"{text} ({_number(low_ns / width)}–{_number(high_ns / width)})"
+
+
+def percent(frac: float | None) -> str:
+    """A 0..1 ratio: '41 %', '3.2 %', '<0.1 %'."""
+    if frac is None:
+        return MISSING
+    value = 100 * frac
+    if value == 0:
+        return f"0{NBSP}%"
+    if abs(value) < 0.1:
+        return f"<0.1{NBSP}%"
+    return f"{value:.0f}{NBSP}%" if abs(value) >= 9.95 else f"{value:.1f}{NBSP}%"
+
+
+def share(part: int | None, whole: int | None) -> str:
+    """`part` of `whole` as percent; missing when there is nothing to take a share of."""
+    return percent(part / whole) if part is not None and whole else MISSING
+
+
+def count(value: int | None) -> str:
+    """A whole number with thousands separated."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def zone_of(zone_name: str | None) -> ZoneInfo:
+    """The viewer's zone; UTC when the browser named none that this system knows."""
+    try:
+        return ZoneInfo(zone_name) if zone_name and len(zone_name) <= 60 else ZoneInfo("UTC")
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError; a path-like name raises the others
+        return ZoneInfo("UTC")
+
+
+def moment(time_ns: int | None, zone: ZoneInfo, *, date: bool = True) -> str:
+    """'12 Nov, 14:03:22 CET', in the viewer's zone, which is named."""
+    if time_ns is None:
+        return MISSING
+    at = local(time_ns, zone)
+    day = f"{at.day} {at:%b}" + (f" {at.year}" if at.year != datetime.now(zone).year else "")
+    return f"{day}, {at:%H:%M:%S} {at:%Z}" if date else f"{at:%H:%M:%S}"
+
+
+def minute(time_ns: int | None, zone: ZoneInfo) -> str:
+    """'12 Nov, 14:03', for tables whose head names the zone."""
+    return MISSING if time_ns is None else moment(time_ns, zone).rsplit(":", 1)[0]
+
+
+def zone_name(zone: ZoneInfo) -> str:
+    """How the zone is called now, such as CET."""
+    return datetime.now(zone).tzname() or "UTC"
+
+
+def local(time_ns: int, zone: ZoneInfo) -> datetime:
+    """The viewer's wall clock at that moment; what lies outside the calendar is put at its end."""
+    seconds, rest = divmod(time_ns, NS_PER_S)
+    bounded = min(max(seconds, 0), 253_402_000_000)
+    return datetime.fromtimestamp(bounded, tz=UTC).astimezone(zone).replace(microsecond=rest // 1000)
+
+
+def wall_clock(time_ns: int, zone: ZoneInfo) -> str:
+    """The viewer's wall clock without a zone, to the millisecond, as charts take it."""
+    at = local(time_ns, zone).replace(tzinfo=None)
+    return at.isoformat(timespec="milliseconds" if at.microsecond >= 1000 else "seconds")
+
+
+def iso(time_ns: int | None) -> str:
+    """ISO 8601 in UTC with milliseconds; for hover and for machines."""
+    if time_ns is None:
+        return ""
+    return local(time_ns, ZoneInfo("UTC")).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def devices(held: Sequence[dict[str, Any]]) -> str:
+    """'8 × NVIDIA H100 80GB HBM3', or the kinds counted when they differ."""
+    if not held:
+        return MISSING
+    kinds: dict[str, int] = {}
+    for device in held:
+        shown = name(device.get("name") or device.get("kind"), limit=60)
+        kinds[shown] = kinds.get(shown, 0) + 1
+    return ", ".join(f"{n} × {kind}" if n > 1 else kind for kind, n in kinds.items())

@@ -1,0 +1,187 @@
+"""What is wrong here, what does it cost, and what is the change?"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dash import dcc, html
+
+from tightship_analyzers import gap_lanes
+from tightship_dashboard import answers
+from tightship_dashboard import formatting as fmt
+from tightship_dashboard.figures import chart, gap
+from tightship_dashboard.figures.elements import (
+    Node,
+    command,
+    facts,
+    link,
+    missing,
+    prose,
+    question,
+    section,
+    sentence,
+    simulated_badge,
+    time_of,
+)
+from tightship_dashboard.links import Answer, run_href, runs_href
+from tightship_dashboard.rule_text import rule_text
+from tightship_dashboard.view import View
+from tightship_platform.errors import NotFound
+from tightship_platform.models import Trace
+from tightship_platform.reads.captures import find_trace, trace_url
+from tightship_platform.reads.findings import get_finding
+from tightship_platform.reads.runs import get_run
+from tightship_platform.units import format_bytes, unbroken
+from tightship_platform.vocabulary import Method
+
+PATH = re.compile(r"/findings/([^/]{1,40})")
+
+HOW_KNOWN = {
+    Method.MEASURED: "Measured: the same job was seen before and after the change.",
+    Method.SIMULATED: "Simulated: the recorded step was run again on paper without the defect, with everything that "
+    "depends on it moving up. Low and high come from the fastest and slowest steps of the trace.",
+    Method.BOUND: "A bound: the most that the change can give back. What it really gives back can be less.",
+}
+
+
+def title(key: str) -> str:
+    """Title of the browser's tab."""
+    return f"Finding {fmt.name(key, limit=20)}"
+
+
+def answer(view: View, key: str) -> Answer:
+    """The first line, for the first paint.
+
+    :raises NotFound: no finding has this number.
+    """
+    read = _Read(view, key)
+    return answers.one_finding(read.finding, read.step_ns)
+
+
+class _Read:
+    """The prepared results behind one look at this page."""
+
+    def __init__(self, view: View, key: str) -> None:
+        if not key.isascii() or not key.isdigit() or len(key) > 18:
+            raise NotFound("finding", fmt.name(key, limit=40), "findings are numbered; `tightship findings` lists them")
+        with view.database.session() as session:
+            self.finding: dict[str, Any] = get_finding(session, int(key))
+            self.run: dict[str, Any] = get_run(session, self.finding["run"])
+            self.trace: Trace | None = None
+            if self.finding["trace"] is not None:
+                self.trace = find_trace(session, self.finding["trace"])
+        summary = self.trace.summary if self.trace is not None else {}
+        # Savings refer to the step as it is while nothing is recorded, where the step counter knows that.
+        # A saving is told in unrecorded steps only where recording made them longer; so the shorter one is meant.
+        steps = (summary.get("untraced_step_ns"), (summary.get("step_ns") or {}).get("mean"))
+        self.step_ns: int | None = min((step for step in steps if step), default=None)
+        self.steps: int | None = summary.get("steps")
+
+
+def layout(view: View, key: str) -> Node:
+    """The whole page.
+
+    :raises NotFound: no finding has this number.
+    """
+    read = _Read(view, key)
+    finding = read.finding
+    evidence = finding.get("evidence") or []
+    return html.Div(
+        [
+            question(
+                "What is wrong here, and what is the change?",
+                *simulated_badge(bool(read.run.get("simulated"))),
+            ),
+            sentence(answers.one_finding(finding, read.step_ns)),
+            _gap(view, evidence),
+            html.Div([_cost(view, read), _fix(finding, evidence)], className="columns"),
+            _how_known(view, read),
+        ]
+    )
+
+
+def _gap(view: View, evidence: list[dict[str, Any]]) -> Node:
+    gaps = [e for e in evidence if e.get("kind") == "gap"]
+    if not gaps:
+        why = "This finding comes from metrics, not from a trace; there is no single gap to show."
+        return section("The worst gap", [html.P(why, className="quiet")], anchor="gap")
+    worst = max(gaps, key=lambda g: g["end_ns"] - g["start_ns"])
+    step = f"in step {fmt.count(worst['step'])}" if worst.get("step") is not None else "outside of any step"
+    heading, zero = (
+        ("The worst gap", "device went idle") if gap_lanes.is_idle(worst) else ("An example", "stretch began")
+    )
+    drawing = chart.draw(gap.figure(worst), graph_id="finding-gap", title=f"{gap.said_of(worst)}, in three lanes")
+    caption = [f"Milliseconds since the {zero}, {step}, ", time_of(worst["start_ns"], view.zone), "."]
+    return section(heading, [html.Figure([drawing, html.Figcaption(caption)])], anchor="gap")
+
+
+def _cost(view: View, read: _Read) -> Node:
+    finding, saving = read.finding, read.finding["saving"]
+    per_step = saving["unit"] == "ns/step"
+    rows: list[tuple[str, Node]] = [
+        ("costs" if not per_step else "costs per step", fmt.span(saving["value"], saving["low"], saving["high"])),
+        ("share of the step" if per_step else "share of device time", _share(saving)),
+    ]
+    if read.step_ns is not None:
+        rows.append(("a step lasts", fmt.duration(read.step_ns)))
+    if read.steps is not None:
+        rows.append(("steps looked at", fmt.count(read.steps)))
+    rows += [
+        (
+            "where",
+            html.Code(fmt.name(finding["where"], limit=300)) if finding["where"] else missing("no place is known"),
+        ),
+        ("run", link(fmt.name(finding["run"]), run_href(finding["run"]))),
+        ("workflow", link(fmt.name(finding["workflow"]), runs_href(workflow=finding["workflow"]))),
+    ]
+    if finding.get("rank") is not None:
+        rows.append(("rank", str(finding["rank"])))
+    said = [e for e in finding.get("evidence") or [] if e.get("kind") == "fact"]
+    sentences = [html.Li(prose(fmt.name(e.get("text"), limit=300))) for e in said]
+    return section("How often, how much", [facts(rows), html.Ul(sentences, className="sentences")], anchor="cost")
+
+
+def _share(saving: dict[str, Any]) -> Node:
+    if saving["share_frac"] is None:
+        return missing("The whole that it would be a share of is not known.")
+    return fmt.percent(saving["share_frac"])
+
+
+def _fix(finding: dict[str, Any], evidence: list[dict[str, Any]]) -> Node:
+    body: list[Node] = [html.P(prose(fmt.name(finding["fix"], limit=1000)))]
+    for change in (e for e in evidence if e.get("kind") == "change"):
+        before, after = fmt.code(change.get("before", "")), fmt.code(change.get("after", ""))
+        body += [
+            html.P("Instead of", className="quiet"),
+            html.Pre(html.Code(before), className="before"),
+            html.P("write", className="quiet"),
+            command(after, label="the change"),
+        ]
+    return section("The change", body, anchor="fix")
+
+
+def _trace(trace: Trace, view: View) -> Node:
+    recorded = [f" of rank {trace.rank}, recorded ", time_of(trace.created_ns, view.zone)]
+    if trace.removed_ns is not None:
+        return html.P(["The trace", *recorded, ", was removed ", time_of(trace.removed_ns, view.zone), "."])
+    text = unbroken(f"Download the trace ({format_bytes(trace.bytes)})")
+    opens = "; it opens in Perfetto and chrome://tracing."
+    return html.P([html.A(text, href=trace_url(trace), download=""), *recorded, opens])
+
+
+def _how_known(view: View, read: _Read) -> Node:
+    finding = read.finding
+    body: list[Node] = [html.P(HOW_KNOWN.get(finding["saving"]["method"], fmt.name(finding["saving"]["method"])))]
+    text = rule_text(finding["rule"])
+    if text:
+        body.append(
+            html.Details(
+                [html.Summary(["The rule ", html.Code(fmt.name(finding["rule"])), ", in full"]), dcc.Markdown(text)]
+            )
+        )
+    else:
+        body.append(html.P(["Rule ", html.Code(fmt.name(finding["rule"])), "."]))
+    if read.trace is not None:
+        body.append(_trace(read.trace, view))
+    return section("How we know", body, anchor="how")

@@ -1,0 +1,350 @@
+"""How does this run do? Its state, its life over time, its account, its findings and its captures."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from tightship_dashboard import answers
+from tightship_dashboard import formatting as fmt
+from tightship_dashboard.figures import account, captures, chart, grid, metrics, phases
+from tightship_dashboard.figures.elements import (
+    Node,
+    command,
+    empty,
+    facts,
+    link,
+    missing,
+    notice,
+    question,
+    section,
+    sentence,
+    simulated_badge,
+    state_word,
+    time_of,
+)
+from tightship_dashboard.links import Answer, finding_href, runs_href
+from tightship_dashboard.live import CALM_EVERY, LIVE_MS, changed, changed_rows, digests, row_digests
+from tightship_dashboard.view import View, current_view
+from tightship_platform import capture_flow
+from tightship_platform.auth import LOOPBACK, audit, require
+from tightship_platform.database import Database
+from tightship_platform.errors import TightshipError
+from tightship_platform.reads.captures import list_captures
+from tightship_platform.reads.findings import list_findings
+from tightship_platform.reads.runs import counted_until_ns, get_run
+from tightship_platform.reads.timeline import run_timeline
+from tightship_platform.vocabulary import RunState, Scope
+from tightship_platform.wire import CaptureRequest
+
+PATH = re.compile(r"/runs/([^/]{1,80})")
+PARTS = ("head", "phases", "timeline", "account", "captures")
+_TABLE = "run-findings"
+POINTS = 400
+"""Points of each line over time."""
+YOUNG_NS = 5 * fmt.MINUTE
+"""For so long after its start every look at a run shows everything anew."""
+
+
+def title(key: str) -> str:
+    """Title of the browser's tab."""
+    return f"Run {fmt.name(key, limit=40)}"
+
+
+def answer(view: View, key: str) -> Answer:
+    """The first line, for the first paint.
+
+    :raises NotFound: no run has this id.
+    """
+    with view.database.session() as session:
+        run = get_run(session, key)
+        return answers.one_run(run, list_findings(session, run=key), view.now_ns)
+
+
+class _Read:
+    """The prepared results behind one look at this page."""
+
+    def __init__(self, view: View, key: str, *, with_timeline: bool = True) -> None:
+        with view.database.session() as session:
+            self.run: dict[str, Any] = get_run(session, key)
+            self.findings: list[dict[str, Any]] = list_findings(session, run=key)
+            self.captures: list[dict[str, Any]] = list_captures(session, run=key)
+            self.timeline: dict[str, Any] | None = run_timeline(session, key, points=POINTS) if with_timeline else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the run can still change by itself."""
+        return bool(self.run["state"] == RunState.RUNNING)
+
+
+def layout(view: View, key: str) -> Node:
+    """The whole page.
+
+    :raises NotFound: no run has this id.
+    """
+    read = _Read(view, key)
+    parts = _parts(view, read)
+    rows = _finding_rows(read)
+    disabled, why = _capture_button(view, read)
+    return html.Div(
+        [
+            dcc.Store(id="run-key", data=key),
+            dcc.Store(id="run-started", data=read.run["start_ns"]),
+            dcc.Interval(id="run-clock", interval=LIVE_MS, disabled=_is_settled(read)),
+            dcc.Store(id="run-seen", data=digests(parts)),
+            dcc.Store(id="run-findings-shown", data=row_digests(rows)),
+            html.Div(parts["head"], id="run-head"),
+            html.Div(parts["phases"], id="run-phases"),
+            html.Div(parts["timeline"], id="run-timeline"),
+            html.Div(parts["account"], id="run-account"),
+            section(
+                "What is wrong with it", [html.Div(_findings(rows, read), id="run-findings-body")], anchor="findings"
+            ),
+            section(
+                "Captures",
+                [
+                    html.Div(id="run-capture-note"),
+                    html.Div(parts["captures"], id="run-captures"),
+                ],
+                anchor="captures",
+                aside=[
+                    html.Span(why, id="run-capture-why", className="quiet"),
+                    html.Button(
+                        "Capture a trace now", id="run-capture", type="button", className="act", disabled=disabled
+                    ),
+                ],
+            ),
+        ]
+    )
+
+
+def register(app: Dash, database: Database) -> None:
+    """Everything on the page that moves, and the one thing that can be done."""
+
+    @app.callback(
+        *[Output(f"run-{name}", "children") for name in PARTS],
+        Output("run-seen", "data"),
+        Output("run-findings-body", "children"),
+        Output("run-findings-shown", "data"),
+        Output("run-capture", "disabled"),
+        Output("run-capture-why", "children"),
+        Output("run-clock", "disabled"),
+        Input("run-clock", "n_intervals"),
+        Input("run-capture-note", "children"),
+        State("run-key", "data"),
+        State("run-started", "data"),
+        State("run-seen", "data"),
+        State("run-findings-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def _tick(ticks: int | None, _note: Any, key: str, started_ns: int, seen: Any, shown: Any) -> list[Any]:
+        view = current_view(database, None)
+        is_young = view.now_ns - started_ns < YOUNG_NS
+        read = _Read(view, key, with_timeline=is_young or (ticks or 0) % CALM_EVERY == 0)
+        sent, now_seen = changed(_parts(view, read), seen)
+        rows = _finding_rows(read)
+        fresh, now_shown = changed_rows(rows, shown)
+        body = no_update if fresh is no_update else _findings(rows, read)
+        disabled, why = _capture_button(view, read)
+        return [*sent, now_seen, body, now_shown, disabled, why, _is_settled(read)]
+
+    @app.callback(
+        Output("run-capture-note", "children"),
+        Input("run-capture", "n_clicks"),
+        State("run-key", "data"),
+        prevent_initial_call=True,
+    )
+    def _capture(clicks: int | None, key: str) -> Node:
+        if not clicks:
+            raise PreventUpdate
+        try:
+            caller = require(Scope.CAPTURE)
+            asked = CaptureRequest(target=key, requested_by="dashboard" if caller is LOOPBACK else caller.name)
+            with database.session() as session:
+                capture = capture_flow.request(session, asked)
+                audit(session, caller.name, "capture.request", capture.key, run=key, params=capture.params)
+        except TightshipError as error:
+            return notice(f"No capture was requested: {error}")
+        return []
+
+
+def _is_settled(read: _Read) -> bool:
+    return not read.is_live and not captures.under_way(read.captures)
+
+
+def _capture_button(view: View, read: _Read) -> tuple[bool, str]:
+    """Whether the button is disabled, and why."""
+    if not view.may_capture:
+        return True, "Your token lacks the scope 'capture'."
+    if not read.is_live:
+        return True, f"The run is {fmt.name(read.run['state'])}; only a live run can be captured."
+    if captures.under_way(read.captures):
+        return True, "A capture is under way."
+    return False, ""
+
+
+def _parts(view: View, read: _Read) -> dict[str, Node]:
+    run = read.run
+    return {
+        "head": [
+            question(
+                f"How does {fmt.name(run['workflow'])} do?",
+                state_word(run["state"]),
+                *simulated_badge(bool(run.get("simulated"))),
+            ),
+            sentence(answers.one_run(run, read.findings, _calm(view.now_ns, read))),
+            _header(view, read),
+        ],
+        "phases": no_update
+        if read.timeline is None
+        else phases.strip(run, read.timeline, _calm(view.now_ns, read), view.zone),
+        "timeline": no_update
+        if read.timeline is None
+        else section("Over time", [_timeline(view, read.timeline)], anchor="time"),
+        "account": section(
+            "Where its device time went", [_account(read)], anchor="account", aside=_counted(read, view.zone)
+        ),
+        "captures": _captures(view, read),
+    }
+
+
+def _calm(now_ns: int, read: _Read) -> int:
+    # Ages tick once a minute, not with every look: nobody reads seconds of a run that has lasted for hours.
+    young = now_ns - read.run["start_ns"] < YOUNG_NS
+    return now_ns if young else max(now_ns // fmt.MINUTE * fmt.MINUTE, read.run["start_ns"])
+
+
+def _header(view: View, read: _Read) -> Node:
+    run = read.run
+    rows: list[tuple[str, Node]] = [
+        ("workflow", link(fmt.name(run["workflow"]), runs_href(workflow=run["workflow"]))),
+        ("team", fmt.name(run["team"]) if run["team"] else missing("No team was given to `tightship run --team`.")),
+        (
+            "owner",
+            fmt.name(run["owner"]) if run["owner"] else missing("No owner was given to `tightship run --owner`."),
+        ),
+        ("host", fmt.name(run.get("host"))),
+        ("devices", fmt.devices(run["devices"])),
+        ("ranks", str(len(run.get("ranks") or [])) if run.get("ranks") else missing("No training process reported.")),
+        ("steps", fmt.count(run["steps"]) if run["steps"] is not None else missing("No step counter reported.")),
+        ("started", time_of(run["start_ns"], view.zone)),
+        ("ended", time_of(run["end_ns"], view.zone, reason="It has not ended.")),
+        ("run", html.Code(fmt.name(run["run"]))),
+    ]
+    if run.get("offload"):
+        rows.append(("offload", _offload(run["offload"])))
+    if run.get("reason"):
+        rows.append(("why", fmt.name(run["reason"], limit=300)))
+    words = [fmt.code(word) for word in run.get("command") or []]
+    return html.Div([facts(rows), command(shlex.join(words), label="the command")] if words else facts(rows))
+
+
+def _offload(used: dict[str, Any]) -> Node:
+    """What the run's offload plan predicted, what its steps took, and what they waited for."""
+    plan, step = used["plan"], used["step"]
+    predicted, measured = used["predicted_ns"], used["measured_ns"]
+    low, high = plan.get("predicted_low_ns"), plan.get("predicted_high_ns")
+    text = (
+        f"{plan.get('slots', '–')} slots and {plan.get('resident', '–')} resident of {plan.get('layers', '–')} layers; "
+    )
+    text += "no step time was predicted" if predicted is None else f"a step predicted to take {fmt.duration(predicted)}"
+    if low is not None and high is not None:
+        text += f" ({fmt.duration(low)} to {fmt.duration(high)})"
+    text += ", none measured" if measured is None else f", measured {fmt.duration(measured)}"
+    if predicted and measured:
+        text += f" ({100 * (measured / predicted - 1):+.1f}\N{NO-BREAK SPACE}%)".replace("-", "\N{MINUS SIGN}")
+    waits = {
+        "weights": "wait_h2d_ns",
+        "updates": "wait_update_ns",
+        "a slot": "wait_slot_ns",
+        "gradients": "wait_d2h_ns",
+    }
+    told = [f"{fmt.duration(step[key])} for {what}" for what, key in waits.items() if step.get(key)]
+    return html.Span(text + (f"; it waited {', '.join(told)}" if told else ""), className="sentence")
+
+
+def _timeline(view: View, timeline: dict[str, Any]) -> Node:
+    if metrics.is_empty(timeline):
+        return empty(
+            "No metric of this run has arrived.",
+            "Metrics come from the agent on its host. It runs with `tightship up`, or alone:",
+            "tightship agent",
+        )
+    return chart.draw(
+        metrics.figure(timeline, view.zone),
+        graph_id="run-over-time",
+        title="Steps per second, activity, memory and power over time, with captures marked",
+    )
+
+
+def _counted(read: _Read, zone: ZoneInfo) -> str | None:
+    until_ns = counted_until_ns(read.run)
+    return None if until_ns is None else f"counted so far: until {fmt.moment(until_ns, zone)}"
+
+
+def _account(read: _Read) -> Node:
+    buckets, total = read.run["account"], read.run["device_ns"]
+    if not buckets or not total:
+        return html.P("Device time is accounted for about once a minute; this run's is not yet.", className="quiet")
+    return account.waterfall(buckets, total)
+
+
+def _finding_rows(read: _Read) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": str(f["finding"]),
+            "title": fmt.cell(f["title"], limit=300),
+            "title_href": finding_href(f["finding"]),
+            "where": fmt.cell(f["where"], limit=200),
+            "share": f["saving"]["share_frac"],
+            "share_text": fmt.percent(f["saving"]["share_frac"]),
+            "saving": f["saving"]["value"],
+            "saving_text": _saving_text(f["saving"]),
+            "fix": fmt.cell(f["fix"], limit=400),
+            "rule": fmt.name(f["rule"]),
+        }
+        for f in read.findings
+    ]
+
+
+def _saving_text(saving: dict[str, Any]) -> str:
+    per = " per step" if saving["unit"] == "ns/step" else ""
+    return f"{fmt.span(saving['value'], saving['low'], saving['high'])}{per}, {saving['method']}"
+
+
+def _findings(rows: list[dict[str, Any]], read: _Read) -> Node:
+    if rows:
+        return grid.table(_TABLE, _finding_columns(), rows, label="Findings of this run", wrap=True)
+    if any(c["state"] == "analyzed" for c in read.captures):
+        return html.P("Its traces were analyzed; no rule found anything to change.", className="quiet")
+    if not read.is_live:
+        return html.P("No trace of it was analyzed, so no rule could look.", className="quiet")
+    return html.P("Nothing is known yet: findings come from a trace. Capture one below.", className="quiet")
+
+
+def _finding_columns() -> list[dict[str, Any]]:
+    share = "Share of the step, or of the run's device time"
+    return [
+        grid.column("title", "What is wrong", "link", minWidth=160, flex=3),
+        grid.column("share", "Share", "number", unit="0..1", minWidth=74, width=84, why=share),
+        grid.column("saving", "Would save", "number", unit="ns", minWidth=150, flex=2, wide=True),
+        grid.column("where", "Where", minWidth=130, flex=2, wide=True),
+        grid.column("fix", "What to change", minWidth=150, flex=3, wide=True),
+    ]
+
+
+def _captures(view: View, read: _Read) -> Node:
+    if read.captures:
+        return captures.listing(read.captures, view.zone)
+    if read.is_live:
+        return empty(
+            "No trace has been captured.",
+            "Press the button, or ask from a shell. It takes a few seconds and the job goes on.",
+            f"tightship profile {read.run['run']} --wait",
+        )
+    return html.P("No trace was captured while it ran.", className="quiet")

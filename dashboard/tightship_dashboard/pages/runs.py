@@ -1,0 +1,273 @@
+"""Which runs are there, and how do they stand?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from tightship_dashboard import answers
+from tightship_dashboard import formatting as fmt
+from tightship_dashboard.figures import grid
+from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
+from tightship_dashboard.figures.palette import BUCKET_LABEL, losses
+from tightship_dashboard.links import Answer, run_href, runs_href
+from tightship_dashboard.live import LIVE_MS, changed, changed_rows, digests, row_digests
+from tightship_dashboard.view import View, current_view
+from tightship_platform.database import Database
+from tightship_platform.reads.runs import list_runs
+from tightship_platform.reads.workflows import list_workflows
+from tightship_platform.units import NS_PER_MS
+from tightship_platform.vocabulary import Bucket, RunState
+
+PATH = "/runs"
+QUESTION = "Which runs are there, and how do they stand?"
+LIMIT = 500
+"""Newest runs that the table holds."""
+_TABLE = "runs"
+
+
+def title() -> str:
+    """Title of the browser's tab."""
+    return "Runs"
+
+
+def answer(view: View) -> Answer:
+    """The first line, for the first paint."""
+    return _Read(view).answer
+
+
+class _Read:
+    """The runs that the filters in the address let through."""
+
+    def __init__(self, view: View) -> None:
+        self.workflow = view.query.get("workflow")
+        self.state = _known(RunState, view.query.get("state"))
+        self.by = _known(Bucket, view.query.get("by"))
+        with view.database.session() as session:
+            self.runs: list[dict[str, Any]] = list_runs(session, workflow=self.workflow, state=self.state, limit=LIMIT)
+            self.workflows: list[str] = [w["workflow"] for w in list_workflows(session)]
+        self.filtered = bool(self.workflow or self.state)
+        self.answer: Answer = answers.runs(self.runs, workflow=self.workflow, state=self.state)
+
+
+def _known(words: type[RunState] | type[Bucket], value: str | None) -> str | None:
+    return value if value in [word.value for word in words] else None
+
+
+def layout(view: View) -> Node:
+    """The whole page."""
+    read = _Read(view)
+    rows = _rows(read.runs, view, read.by)
+    parts = _parts(read)
+    return html.Div(
+        [
+            dcc.Location(id="runs-url", refresh=False),
+            dcc.Interval(id="runs-clock", interval=LIVE_MS),
+            dcc.Store(id="runs-seen", data=digests(parts)),
+            dcc.Store(id="runs-shown", data=row_digests(rows)),
+            dcc.Store(id="runs-fresh"),
+            dcc.Store(id="runs-address", data=_address(read)),
+            html.Div(parts["head"], id="runs-head"),
+            _filters(read),
+            html.Div(_body(view, read, rows), id="runs-body"),
+        ],
+        className="page-runs",
+    )
+
+
+def register(app: Dash, database: Database) -> None:
+    """Live rows, and filters that live in the address."""
+
+    @app.callback(
+        Output("runs-head", "children"),
+        Output("runs-seen", "data"),
+        Output("runs-fresh", "data"),
+        Output("runs-shown", "data"),
+        Output("runs-body", "children"),
+        Input("runs-clock", "n_intervals"),
+        State("runs-url", "pathname"),
+        State("runs-url", "search"),
+        State("runs-seen", "data"),
+        State("runs-shown", "data"),
+        prevent_initial_call=True,
+    )
+    def _tick(_n: int, path: str | None, search: str | None, seen: Any, shown: Any) -> list[Any]:
+        if path != PATH:
+            raise PreventUpdate
+        view = current_view(database, search)
+        read = _Read(view)
+        head, now_seen = changed(_parts(read), seen)
+        rows = _rows(read.runs, view, read.by)
+        fresh, now_shown = changed_rows(rows, shown)
+        if rows and not shown:  # the first run has come: the table takes the place of the hint
+            return [*head, now_seen, no_update, now_shown, _body(view, read, rows)]
+        return [*head, now_seen, fresh, now_shown, no_update]
+
+    # Rows reach the table in the browser, which knows whether somebody is reading it.
+    in_browser: Any = app.clientside_callback
+    in_browser(
+        ClientsideFunction("tightship", "mergeRows"),
+        Output("runs-new", "children"),
+        Input("runs-fresh", "data"),
+        prevent_initial_call=True,
+    )
+    in_browser(
+        ClientsideFunction("tightship", "filterRuns"),
+        Output("runs-url", "search"),
+        Input("runs-workflow", "value"),
+        Input("runs-by", "value"),
+        State("runs-url", "search"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(
+        Output("page", "children", allow_duplicate=True),
+        Input("runs-url", "search"),
+        State("runs-url", "pathname"),
+        State("runs-address", "data"),
+        prevent_initial_call=True,
+    )
+    def _filter(search: str | None, path: str | None, shown: str | None) -> Node:
+        view = current_view(database, search)
+        if path != PATH or _address(_Read(view)) == shown:
+            raise PreventUpdate
+        return layout(view)
+
+
+def _body(view: View, read: _Read, rows: list[dict[str, Any]]) -> Node:
+    if rows or read.filtered:
+        return grid.table(_TABLE, _columns(read.by, fmt.zone_name(view.zone)), rows, label="Runs", fill=True)
+    return empty(
+        "Nothing has reported yet.",
+        "Put `tightship run` before the command of any training job; nothing in the job changes.",
+        "tightship run --workflow mine -- python train.py",
+    )
+
+
+def _address(read: _Read) -> str:
+    return runs_href(workflow=read.workflow, state=read.state, by=read.by)
+
+
+def _parts(read: _Read) -> dict[str, Node]:
+    return {"head": [question(QUESTION), sentence(read.answer)]}
+
+
+def _filters(read: _Read) -> Node:
+    states = [
+        dcc.Link(
+            word,
+            href=runs_href(workflow=read.workflow, state=state, by=read.by),
+            className="here" if state == read.state else None,
+        )
+        for word, state in [("all", None), *[(s.value, s.value) for s in RunState]]
+    ]
+    names = sorted({*read.workflows, *([read.workflow] if read.workflow else [])})
+    return html.Div(
+        [
+            html.Nav(states, className="choice", **attrs(aria_label="State")),
+            dmc.Select(
+                id="runs-workflow",
+                data=[{"value": n, "label": fmt.name(n, limit=60)} for n in names],
+                value=read.workflow,
+                placeholder="every workflow",
+                searchable=True,
+                clearable=True,
+                size="xs",
+                w=190,
+                **attrs(aria_label="Workflow"),
+            ),
+            dmc.Select(
+                id="runs-by",
+                data=[{"value": b.value, "label": BUCKET_LABEL[b]} for b in Bucket],
+                value=read.by,
+                placeholder="compare by …",
+                clearable=True,
+                size="xs",
+                w=150,
+                **attrs(aria_label="Compare by"),
+            ),
+            html.Button(id="runs-new", type="button", className="quiet-button act", **attrs(data_show_new=_TABLE)),
+            grid.export_button(_TABLE, "runs.csv"),
+        ],
+        className="filters",
+    )
+
+
+def _columns(by: str | None, zone: str) -> list[dict[str, Any]]:
+    started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=146, wide=True, exported="why")
+    columns = [
+        grid.column("state", "State", "state", width=96),
+        grid.column("workflow", "Workflow", "link", minWidth=136, flex=3),
+        grid.column("run", "Run", "link", width=158, wide=True, cellClass="mono"),
+        grid.column("team", "Team", minWidth=76, flex=1, wide=True),
+        grid.column("owner", "Owner", minWidth=70, flex=1, wide=True),
+        started | {"filter": False},
+        grid.column("lasted", "Lasted", "number", unit="hours", width=104, wide=True),
+        grid.column("devices", "Devices", "amount", minWidth=100, flex=2, wide=True),
+        grid.column("steps", "Steps", "number", width=92, wide=True),
+        grid.column("device_h", "Device time", "number", unit="device-hours", width=100, wide=True),
+        grid.column("productive", "Did work", "number", unit="0..1", width=90),
+        grid.column("loss", "Largest loss", "amount", unit="0..1", minWidth=130, flex=1, wide=True),
+    ]
+    if by is not None:
+        label = BUCKET_LABEL[Bucket(by)]
+        columns.pop()  # the bucket asked for takes the place of the largest one
+        columns.insert(2, grid.column("by", label, "number", unit="device-hours", width=150, sort="desc"))
+    return columns
+
+
+def _rows(runs: Sequence[dict[str, Any]], view: View, by: str | None) -> list[dict[str, Any]]:
+    return [_row(run, view, by) for run in runs]
+
+
+def _row(run: dict[str, Any], view: View, by: str | None) -> dict[str, Any]:
+    account: dict[str, int] | None = run["account"]
+    total = run["device_ns"]
+    lasted = max(0, (run["end_ns"] or view.now_ns) - run["start_ns"])
+    lasted_text = fmt.clock(lasted)
+    if run["end_ns"] is None:  # to the minute, so that the row changes once a minute and not with every look
+        lasted = lasted // fmt.MINUTE * fmt.MINUTE
+        lasted_text = fmt.clock(lasted) if lasted else "under 1 min"
+    row: dict[str, Any] = {
+        "id": run["run"],
+        "state": run["state"],
+        "run": run["run"],
+        "run_href": run_href(run["run"]),
+        "workflow": fmt.name(run["workflow"]),
+        "workflow_href": run_href(run["run"]),
+        "team": fmt.name(run["team"]),
+        "owner": fmt.name(run["owner"]),
+        "start": run["start_ns"] // NS_PER_MS,
+        "start_text": fmt.minute(run["start_ns"], view.zone),
+        "start_why": fmt.iso(run["start_ns"]),
+        "lasted": lasted / fmt.HOUR,
+        "lasted_text": lasted_text,
+        "devices": len(run["devices"]),
+        "devices_text": fmt.devices(run["devices"]),
+        "steps": run["steps"],
+        "steps_text": fmt.count(run["steps"]),
+        "steps_why": None if run["steps"] is not None else "No step counter reported for this run.",
+    }
+    if account is None or not total:
+        why = "Device time is accounted for about once a minute; this run's is not yet."
+        return row | {f"{name}_why": why for name in ("device_h", "productive", "loss", "by")}
+    bucket, loss = losses(account)[0]
+    productive = account.get(Bucket.PRODUCTIVE, 0)
+    row |= {
+        "device_h": total / fmt.HOUR,
+        "device_h_text": fmt.duration(total),
+        "loss": loss / total,
+        "loss_text": f"{BUCKET_LABEL[bucket]} {fmt.share(loss, total)}" if loss > 0 else "none",
+    }
+    if answers.is_untold(account):
+        row["productive_why"] = "No trace tells how much of it did work."
+    else:
+        row |= {"productive": productive / total, "productive_text": fmt.share(productive, total)}
+    if by is not None:
+        spent = account.get(by, 0)
+        row |= {"by": spent / fmt.HOUR, "by_text": f"{fmt.duration(spent)}, {fmt.share(spent, total)}"}
+    return row

@@ -1,0 +1,230 @@
+"""Where do device-hours go? The fleet's account, and what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from tightship_dashboard import answers
+from tightship_dashboard import formatting as fmt
+from tightship_dashboard.answers import RANGE_WORDS
+from tightship_dashboard.figures import account, chart, grid, over_time
+from tightship_dashboard.figures.elements import Node, attrs, empty, question, section, sentence, simulated_badge
+from tightship_dashboard.links import Answer, runs_href
+from tightship_dashboard.live import CALM_MS, changed, digests
+from tightship_dashboard.view import View, current_view
+from tightship_platform.database import Database
+from tightship_platform.reads.fleet import fleet_account
+from tightship_platform.reads.opportunities import list_opportunities
+from tightship_platform.reads.runs import list_runs
+from tightship_platform.units import NS_PER_S, plural
+from tightship_platform.vocabulary import Bucket
+
+PATH = "/"
+QUESTION = "Where do device-hours go?"
+RANGES = {"24h": 24 * 3600 * NS_PER_S, "7d": 7 * 86400 * NS_PER_S, "30d": 30 * 86400 * NS_PER_S}
+DEFAULT_RANGE = "7d"
+PARTS = ("head", "account", "shape")
+_TABLE = "opportunities"
+
+
+def title() -> str:
+    """Title of the browser's tab."""
+    return QUESTION
+
+
+def answer(view: View) -> Answer:
+    """The first line, for the first paint."""
+    return _Read(view).answer
+
+
+class _Read:
+    """The prepared results behind one look at this page."""
+
+    def __init__(self, view: View) -> None:
+        self.range_key = view.query.get("range", DEFAULT_RANGE)
+        if self.range_key not in RANGES:
+            self.range_key = DEFAULT_RANGE
+        with view.database.session() as session:
+            self.account: dict[str, Any] = fleet_account(
+                session, since_ns=view.now_ns - RANGES[self.range_key], until_ns=view.now_ns
+            )
+            self.opportunities: list[dict[str, Any]] = list_opportunities(session)
+            self.any_run = bool(list_runs(session, limit=1))
+        self.answer: Answer = answers.fleet(self.account, self.opportunities, self.range_key)
+
+
+def layout(view: View) -> Node:
+    """The whole page."""
+    read = _Read(view)
+    parts = _parts(view, read)
+    todo = section(
+        "What to do first",
+        [
+            grid.table(_TABLE, _columns(), _rows(read.opportunities), label="What to do first", wrap=True)
+            if read.opportunities
+            else _nothing_to_do(read),
+        ],
+        anchor="first",
+        aside=grid.export_button(_TABLE, "opportunities.csv") if read.opportunities else None,
+    )
+    return html.Div(
+        [
+            dcc.Location(id="fleet-url", refresh=False),
+            dcc.Interval(id="fleet-clock", interval=CALM_MS),
+            dcc.Store(id="fleet-seen", data=digests(parts)),
+            *[html.Div(parts[name], id=f"fleet-{name}") for name in PARTS],
+            todo,
+        ]
+    )
+
+
+def register(app: Dash, database: Database) -> None:
+    """The range in the address, and numbers that follow the fleet."""
+
+    @app.callback(
+        *[Output(f"fleet-{name}", "children") for name in PARTS],
+        Output("fleet-seen", "data"),
+        Input("fleet-url", "search"),
+        Input("fleet-clock", "n_intervals"),
+        State("fleet-url", "pathname"),
+        State("fleet-seen", "data"),
+        prevent_initial_call=True,
+    )
+    def _refresh(search: str | None, _ticks: int | None, path: str | None, seen: Any) -> list[Any]:
+        if path != PATH:
+            raise PreventUpdate
+        view = current_view(database, search)
+        sent, shown = changed(_parts(view, _Read(view)), seen)
+        return [*sent, shown]
+
+
+def _parts(view: View, read: _Read) -> dict[str, Node]:
+    return {
+        "head": [
+            question(QUESTION, *simulated_badge(bool(read.account.get("simulated"))), _ranges(read.range_key)),
+            sentence(read.answer),
+        ],
+        "account": _account(read),
+        "shape": _shape(view, read),
+    }
+
+
+def _ranges(chosen: str) -> Node:
+    links = [
+        dcc.Link(
+            _spaced(key), href=f"/?range={key}", title=f"The last {words}", className="here" if key == chosen else None
+        )
+        for key, words in RANGE_WORDS.items()
+    ]
+    return html.Nav(links, className="choice", **attrs(aria_label="Time range"))
+
+
+def _spaced(range_key: str) -> str:
+    return f"{range_key[:-1]} {range_key[-1]}"
+
+
+def _account(read: _Read) -> Node:
+    total = read.account["device_ns"]
+    if not total:
+        return _no_device_time(read)
+    hrefs = {bucket: runs_href(by=bucket) for bucket in Bucket}
+    return section(
+        "Where it went",
+        [account.waterfall(read.account["buckets"], total, hrefs=hrefs)],
+        anchor="account",
+        aside=f"{plural(read.account['runs'], 'run')}, every bar to the same scale",
+    )
+
+
+def _shape(view: View, read: _Read) -> Node:
+    if not read.account["device_ns"]:
+        return []
+    left = section(
+        "Over time",
+        [
+            account.key(read.account["buckets"]),
+            chart.draw(
+                over_time.figure(read.account, view.zone),
+                graph_id="fleet-over-time",
+                title="Device time over time, stacked by where it went",
+            ),
+        ],
+        anchor="time",
+    )
+    right = section("By team", [account.by_group(read.account["by_team"], kind="team")], anchor="teams")
+    return html.Div([left, right], className="columns")
+
+
+def _no_device_time(read: _Read) -> Node:
+    if read.any_run:
+        return empty(
+            f"No run held a device in the last {RANGE_WORDS[read.range_key]}.",
+            "Look further back with 30 d above, or launch a run:",
+            "tightship run --workflow mine -- python train.py",
+        )
+    return empty(
+        "Nothing has reported yet.",
+        "Put `tightship run` before the command of any training job; nothing in the job changes. To see all of this on "
+        "four small jobs first, run the demo.",
+        "tightship run --workflow mine -- python train.py",
+        "tightship demo",
+    )
+
+
+def _nothing_to_do(read: _Read) -> Node:
+    if not read.any_run:
+        return html.P("Opportunities appear here once a run was captured and analyzed.", className="quiet")
+    return empty(
+        "No rule has found anything to do.",
+        "Findings come from traces: ask for one of a live run (it takes a few seconds and the job goes on).",
+        "tightship profile mine --wait",
+    )
+
+
+def _columns() -> list[dict[str, Any]]:
+    return [
+        grid.column("position", "#", "number", width=46, filter=False, wide=True),
+        grid.column("fix", "What to do", "link", minWidth=150, flex=5),
+        grid.column("title", "Because", minWidth=150, flex=4, wide=True),
+        grid.column(
+            "saving",
+            "Gives back",
+            "number",
+            unit="device-hours",
+            minWidth=120,
+            flex=3,
+            why="Device time of its recent runs that this would give back, low–high, and how that was obtained",
+        ),
+        grid.column(
+            "of", "Of", "number", unit="device-hours", width=92, wide=True, why="Device time that its recent runs held"
+        ),
+        grid.column("workflow", "Workflow", "link", minWidth=110, flex=2, wide=True),
+        grid.column("team", "Team", width=110, wide=True),
+        grid.column("state", "State", width=90, wide=True),
+    ]
+
+
+def _rows(opportunities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": str(o["opportunity"]),
+            "position": o["position"],
+            "position_text": str(o["position"]),
+            "fix": fmt.cell(o["fix"], limit=300),
+            "fix_href": answers.opportunity_href(o),
+            "title": fmt.cell(o["title"], limit=300),
+            "saving": (o["recoverable_device_ns"] or 0) / fmt.HOUR,
+            "saving_text": f"{fmt.span(o['recoverable_device_ns'], o['low_ns'], o['high_ns'])}, {o['method']}",
+            "of": o["device_ns"] / fmt.HOUR,
+            "of_text": fmt.duration(o["device_ns"]),
+            "workflow": fmt.name(o["workflow"]),
+            "workflow_href": runs_href(workflow=o["workflow"]),
+            "team": fmt.name(o.get("team")),
+            "state": fmt.name(o["state"]),
+        }
+        for o in opportunities
+    ]

@@ -1,0 +1,56 @@
+"""Train models that do not fit: a window of layers on the device, the rest in host memory.
+
+import tightship_offload as offload
+
+model, optimizer = offload.apply(model, optimizer, "plan.yaml")
+
+The plan and its errors are importable without torch; what needs torch is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tightship_offload.attach import apply
+    from tightship_offload.clipping import clip_grad_norm_
+    from tightship_offload.early import EarlyUpdates
+    from tightship_offload.engine import engine_of
+    from tightship_offload.errors import OffloadError, PlanError
+    from tightship_offload.nvme import NvmeTier
+    from tightship_offload.plan import Plan
+    from tightship_offload.plan_file import read_plan
+    from tightship_offload.stats import OffloadStats
+
+__all__ = [
+    "EarlyUpdates",
+    "NvmeTier",
+    "OffloadError",
+    "OffloadStats",
+    "Plan",
+    "PlanError",
+    "apply",
+    "clip_grad_norm_",
+    "engine_of",
+    "read_plan",
+]
+
+_HOMES = {
+    "EarlyUpdates": "early",
+    "NvmeTier": "nvme",
+    "OffloadError": "errors",
+    "OffloadStats": "stats",
+    "Plan": "plan",
+    "PlanError": "errors",
+    "apply": "attach",
+    "clip_grad_norm_": "clipping",
+    "engine_of": "engine",
+    "read_plan": "plan_file",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""One line for who trains with Hugging Face `Trainer`, Accelerate or Lightning; each file imports its library."""

@@ -1,0 +1,56 @@
+"""What of a training does not move: parameters outside of layers, their optimizer state, and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tightship_offload.errors import OffloadError
+
+
+def copy_rest(model: nn.Module, optimizer: Optimizer, moving: Collection[int]) -> dict[str, Any]:
+    """A copy in host memory, of plain tensors and numbers. Learning rates and schedules are the script's own.
+
+    :param moving: ids of the parameters that move.
+    """
+    state: dict[Tensor, dict[str, Any]] = optimizer.__dict__["state"]
+    tensors = {name: p for name, p in model.named_parameters() if id(p) not in moving} | dict(model.named_buffers())
+    return {
+        "tensors": {name: _copy(tensor) for name, tensor in tensors.items()},
+        "state": {
+            name: {key: _copy(value) for key, value in state[p].items()}
+            for name, p in model.named_parameters()
+            if id(p) not in moving and p in state
+        },
+    }
+
+
+def check_rest(model: nn.Module, moving: Collection[int], rest: dict[str, Any]) -> None:
+    """:raises OffloadError: the copy is of a model with other parts."""
+    tensors = {name: p for name, p in model.named_parameters() if id(p) not in moving} | dict(model.named_buffers())
+    if tensors.keys() != rest["tensors"].keys():
+        raise OffloadError(
+            "The files are of a training with other parameters or buffers outside of its layers; give another folder"
+        )
+
+
+@torch.no_grad()
+def put_back(model: nn.Module, optimizer: Optimizer, moving: Collection[int], rest: dict[str, Any]) -> None:
+    """Make it what it was."""
+    tensors = {name: p for name, p in model.named_parameters() if id(p) not in moving} | dict(model.named_buffers())
+    for name, tensor in tensors.items():
+        tensor.copy_(rest["tensors"][name])
+    for name, parameter in model.named_parameters():
+        if name in rest["state"]:
+            optimizer.state[parameter] = {
+                key: value.to(parameter.device) if isinstance(value, Tensor) and value.dim() else value
+                for key, value in rest["state"][name].items()
+            }
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

@@ -1,0 +1,142 @@
+"""What the launcher's injected code calls once a job has imported torch: apply a plan, or measure, without an edit.
+
+The environment says what: TIGHTSHIP_OFFLOAD_PLAN names the plan and TIGHTSHIP_OFFLOAD_OPTIONAL=1 lets the job run
+without it where it does not apply; TIGHTSHIP_OFFLOAD_MEASURE names the file for a record of TIGHTSHIP_OFFLOAD_STEPS
+steps, after which the job is ended. A plan that does not apply ends the job with one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.optim import Optimizer
+
+from tightship_offload.attach import apply
+from tightship_offload.clipping import clip_grad_norm_
+from tightship_offload.engine import engine_of
+from tightship_offload.errors import OffloadError
+from tightship_offload.integrations.one_line import OneLine, fits, planned_part
+from tightship_offload.integrations.zero_grad import wait_for_no_update
+from tightship_offload.interception import on_move, on_optimizer
+from tightship_offload.machine import check_machine
+from tightship_offload.owner import holders_of, is_alive
+from tightship_offload.plan import Clipping
+from tightship_offload.plan_file import read_plan
+from tightship_offload.probe import Probe
+from tightship_offload.run_report import report_to_run
+
+MEASURED_STEPS = 5
+
+
+def arm() -> None:
+    """Do what the environment says. Called once per process, after torch was imported."""
+    plan, record = os.environ.get("TIGHTSHIP_OFFLOAD_PLAN"), os.environ.get("TIGHTSHIP_OFFLOAD_MEASURE")
+    if record:
+        _measure(Path(record), int(os.environ.get("TIGHTSHIP_OFFLOAD_STEPS", MEASURED_STEPS)))
+    elif plan:
+        _apply(plan, optional=os.environ.get("TIGHTSHIP_OFFLOAD_OPTIONAL") == "1")
+
+
+def _apply(path: str, *, optional: bool) -> None:
+    try:
+        plan = read_plan(path)
+    except OffloadError as error:
+        _give_up(error, optional)
+        return
+    done: list[Optimizer] = []
+
+    def met(optimizer: Optimizer) -> None:
+        if done:  # a job's other optimizers (of another model, or a copy) are its own
+            return
+        try:
+            holders = holders_of(optimizer)
+            model = next((one for one in holders if fits(one, plan)), None)
+            if model is None and is_alive(lambda one: fits(one, plan)):
+                return  # the plan's model has not met its optimizer yet
+            if not holders:
+                raise OffloadError(
+                    f"The parameters of this {type(optimizer).__name__} are not all of one model; apply the plan "
+                    "in the script: tightship_offload.apply(model, optimizer, plan)"
+                )
+            done.append(optimizer)
+            check_machine(plan)
+            model = model or holders[0]
+            apply(model, optimizer, plan)
+            wait_for_no_update()
+            report_to_run(engine_of(model), plan)
+            if plan.optimizer.clipping is Clipping.SPECULATIVE:
+                # torch's reads every gradient, so that every early update would be taken back
+                torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+        except OffloadError as error:
+            _give_up(error, optional)
+
+    on_optimizer(met)
+    line = OneLine(plan)
+    on_move(lambda model: nullcontext() if planned_part(model, plan) is None else line.layers_stay(model))
+
+
+def _measure(record: Path, steps: int) -> None:
+    started: list[Probe] = []
+
+    def met(optimizer: Optimizer) -> None:
+        if started:
+            return
+        try:
+            holders = holders_of(optimizer)
+            if not holders:
+                raise OffloadError("The optimizer's parameters are not all of one model; measure a factory instead")
+            started.append(Probe(holders[0], optimizer, steps, done))
+            _watch_clipping(started[0])
+        except OffloadError as error:
+            _end(str(error), 2)
+
+    def done(measured: dict[str, Any]) -> None:
+        draft = record.with_name(record.name + ".new")
+        draft.write_text(json.dumps(measured), encoding="utf-8")
+        draft.replace(record)
+        _end("", 0)
+
+    on_optimizer(met)
+
+
+def _watch_clipping(probe: Probe) -> None:
+    real = torch.nn.utils.clip_grad_norm_
+
+    def clip(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        return probe.clip(lambda: real(parameters, max_norm, *args, **kwargs), float(max_norm))
+
+    torch.nn.utils.clip_grad_norm_ = clip
+
+
+def _give_up(error: OffloadError, optional: bool) -> None:
+    if optional:
+        _say(f"{error}; the job runs without the plan")
+        return
+    _end(str(error), 2)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    """End the process now: the job's own handlers must not make another error of it."""
+    if text:
+        _say(text)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # closed, or nobody reads it any more
+    os._exit(code)
+
+
+def _say(text: str) -> None:
+    line = "".join(c if c.isprintable() else " " for c in text)[:1000]
+    try:
+        sys.stderr.write(f"tightship: {line}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return

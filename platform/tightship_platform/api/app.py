@@ -1,0 +1,88 @@
+"""Puts the server together: the API's routes, the dashboard, and the gate before both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from fastapi import FastAPI
+
+from tightship_platform import __version__
+from tightship_platform.api.errors import add_error_handlers
+from tightship_platform.api.gate import Gate
+from tightship_platform.auth import Access, open_to
+from tightship_platform.database import open_database
+from tightship_platform.settings import Settings
+
+WEB_GROUP = "tightship.web"
+"""Entry points `mount(app: FastAPI, settings: Settings) -> None` that add pages to the server."""
+
+SUBJECTS = (
+    "about",
+    "login",
+    "hosts",
+    "runs",
+    "captures",
+    "traces",
+    "findings",
+    "opportunities",
+    "workflows",
+    "fleet",
+)
+"""Modules of `api.routes`, each with a `router`."""
+
+
+def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
+    """The server's ASGI application for a listener on `host`; `app.state` holds `settings` and `database`.
+
+    The database must carry this release's schema (`database.upgrade`).
+
+    :raises SchemaMismatch: it does not.
+    :raises Conflict: `host` is no loopback address and there is no token (see auth, [Note: Open or closed]).
+    """
+    database = open_database(settings)
+    access = Access(settings, database, is_open=open_to(host, settings, database))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        database.close()
+
+    app = FastAPI(
+        title="tightship",
+        version=__version__,
+        lifespan=lifespan,
+        # Routes of our own take their place, which declare a scope (routes/about.py).
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.settings = settings
+    app.state.database = database
+    app.state.access = access
+    add_error_handlers(app)
+    for subject in SUBJECTS:
+        app.include_router(import_module(f"tightship_platform.api.routes.{subject}").router)
+    for entry in entry_points(group=WEB_GROUP):
+        mount = _installed(entry)
+        if mount is not None:
+            mount(app, settings)
+    # Added last, so that it is outermost: before the dashboard's own layers too.
+    app.add_middleware(Gate, access=access)
+    return app
+
+
+def _installed(entry: Any) -> Callable[[FastAPI, Settings], None] | None:
+    """The entry point's function; None when its package is not installed. A fault inside it is not hidden."""
+    package = entry.module.partition(".")[0]
+    try:
+        mount: Callable[[FastAPI, Settings], None] = entry.load()
+    except ModuleNotFoundError as error:
+        if error.name is not None and (error.name == package or error.name == entry.module):
+            return None
+        raise
+    return mount

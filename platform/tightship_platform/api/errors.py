@@ -1,0 +1,96 @@
+"""Every failure leaves the API as `{"error": "<one line>"}` with a fitting status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from tightship_platform.errors import TightshipError
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 100
+"""Longest part of somebody's value that an error line repeats."""
+
+
+def as_response(error: TightshipError) -> JSONResponse:
+    """An expected failure as the API tells it."""
+    headers = {"www-authenticate": "Bearer"} if error.http_status == 401 else None
+    return line(str(error), error.http_status, headers)
+
+
+def line(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
+    """One line of text as an error answer; what is not printable is escaped."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+    return JSONResponse({"error": shown}, status_code=status, headers=headers)
+
+
+def database_trouble(error: DBAPIError) -> JSONResponse:
+    """What the driver complains about, as one line; what is no fault of the request goes to the log."""
+    if isinstance(error, DataError):
+        return line(f"The database cannot store a value of this request ({_cause(error)})", 422)
+    if isinstance(error, IntegrityError):
+        return line(f"The request contradicts what is stored ({_cause(error)}); try again", 409)
+    if isinstance(error, OperationalError) or error.connection_invalidated:
+        log.warning("Database trouble: %s", _cause(error))
+        return line("The database does not answer now; nothing was stored, try again", 503)
+    log.error("Database error", exc_info=error)
+    return line("Internal error; the server's log has the details", 500)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every failure of a route with one line."""
+
+    @app.exception_handler(TightshipError)
+    async def _expected(_request: Request, error: TightshipError) -> JSONResponse:
+        return as_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        return line(_first_fault(error.errors()), 422)
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        message = str(error.detail)
+        if error.status_code in (404, 405):
+            message = f"{message}: {request.method} {request.url.path[:_SHOWN]}; see /api/v1/openapi.json"
+        return line(message, error.status_code, dict(error.headers or {}))
+
+    @app.exception_handler(DBAPIError)
+    async def _database(_request: Request, error: DBAPIError) -> JSONResponse:
+        return database_trouble(error)
+
+    @app.exception_handler(PoolTimeout)
+    async def _busy(_request: Request, _error: PoolTimeout) -> JSONResponse:
+        return line("Too many requests wait for the database; try again", 503)
+
+    @app.exception_handler(Exception)
+    async def _defect(_request: Request, _error: Exception) -> JSONResponse:
+        # The traceback reaches the log through the server, which sees the exception after this answer.
+        return line("Internal error; the server's log has the details", 500)
+
+
+def _first_fault(faults: Sequence[Any]) -> str:
+    fault = faults[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    if fault["type"] == "json_invalid":
+        return f"{where}: not JSON: {fault.get('ctx', {}).get('error', fault['msg'])}"
+    if fault["type"] == "missing":
+        return f"{where} is missing{more}"
+    shown = repr(fault.get("input"))
+    if len(shown) > _SHOWN:
+        shown = shown[: _SHOWN - 3] + "..."
+    return f"{where} is {shown}: {fault['msg']}{more}"
+
+
+def _cause(error: DBAPIError) -> str:
+    return " ".join(str(error.orig).split())[:_SHOWN]

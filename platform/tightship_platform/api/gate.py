@@ -1,0 +1,138 @@
+"""The outermost layer of the server: who is calling, and are they let in at all?
+
+Every request passes here first, the dashboard's included. Routes under the API's prefix check their own scope
+afterwards (`scopes.ScopedRoute`); every other path needs `read`, whether or not its author thought of it, except the
+few in `PUBLIC`.
+"""
+
+from __future__ import annotations
+
+import re
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
+
+from tightship_platform.api.errors import as_response, database_trouble, line
+from tightship_platform.auth import LOOPBACK, Access, Caller, is_loopback, require, set_caller
+from tightship_platform.client import API
+from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
+from tightship_platform.vocabulary import Scope
+
+COOKIE = "tightship_token"
+PUBLIC = ("/login", "/logout")
+"""Pages outside the API that need no scope."""
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s]+)(:\d+)?", re.IGNORECASE | re.ASCII)
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+class Gate:
+    """ASGI layer that recognises the caller and turns away whom no route should see."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self.access = access
+
+    async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
+        if connection["type"] not in ("http", "websocket"):
+            await self.app(connection, receive, send)
+            return
+        refusal = await self._refusal(HTTPConnection(connection))
+        if refusal is None:
+            await self.app(connection, receive, send)
+        elif connection["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 4401, "reason": "not allowed"})
+        else:
+            await refusal(connection, receive, send)
+
+    async def _refusal(self, request: HTTPConnection) -> Response | None:
+        """The answer to somebody who is not let in; None: they are."""
+        set_caller(None)
+        path = request.scope["path"]
+        try:
+            _same_origin(request)
+            set_caller(await self._recognise(request))
+            if not path.startswith(API + "/") and path not in PUBLIC:
+                require(Scope.READ)
+        except Unauthorized as error:
+            if _wants_page(request):
+                return RedirectResponse(f"/login?next={quote(_target(request), safe='')}", status_code=303)
+            return as_response(error)
+        except TightshipError as error:
+            return as_response(error)
+        except PoolTimeout:
+            return line("Too many requests wait for the database; try again", 503)
+        except DBAPIError as error:  # this layer stands outside of the API's own error handlers
+            return database_trouble(error)
+        return None
+
+    async def _recognise(self, request: HTTPConnection) -> Caller | None:
+        if self.access.is_open:
+            return _loopback_caller(request)
+        token = _token(request.headers)
+        return await run_in_threadpool(self.access.recognise, token) if token else None
+
+
+def _loopback_caller(request: HTTPConnection) -> Caller:
+    """Everybody on this machine, unless the request was made for another name: that is a web page whose name was
+    pointed at 127.0.0.1 (DNS rebinding), or a proxy that must ask for tokens itself.
+
+    :raises Forbidden: it was.
+    """
+    peer = request.client.host if request.client else ""
+    match = _HOST.fullmatch(request.headers.get("host", ""))
+    named = match[1].strip("[]").lower() if match else ""
+    if not is_loopback(peer) or not is_loopback(named):
+        raise Forbidden(
+            f"This server runs without tokens and answers only to its own machine, not to {peer!r} for {named!r}; "
+            "make a token with `tightship token create` and start it again to let others in"
+        )
+    return LOOPBACK
+
+
+def _same_origin(request: HTTPConnection) -> None:
+    """A web page of another origin must not act with what the browser holds here (cookie, loopback).
+
+    :raises Forbidden: the request comes from such a page.
+    """
+    if request.scope["type"] == "http" and request.scope["method"] in _SAFE:
+        return
+    origin = request.headers.get("origin")
+    if origin is None:
+        return  # no browser: they send it with everything that may change something
+    # Not the scheme: before a proxy that ends TLS, the page is https and this server sees http.
+    scheme, _, host = origin.lower().partition("://")
+    if scheme not in ("http", "https") or not host or host != request.headers.get("host", "").lower():
+        raise Forbidden(f"A page of {origin[:100]!r} may not act on this server; use the server's own pages")
+
+
+def _token(headers: Headers) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return cookie.value if cookie else ""
+
+
+def _wants_page(request: HTTPConnection) -> bool:
+    return (
+        request.scope["type"] == "http"
+        and request.scope["method"] == "GET"
+        and not request.scope["path"].startswith(API + "/")
+        and "text/html" in request.headers.get("accept", "")
+    )
+
+
+def _target(request: HTTPConnection) -> str:
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")

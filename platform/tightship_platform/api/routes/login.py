@@ -1,0 +1,97 @@
+"""The login page: a browser gives its token once and gets it back as a cookie that scripts cannot read."""
+
+from __future__ import annotations
+
+import html
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from tightship_platform.api.gate import COOKIE
+from tightship_platform.errors import TooLarge
+from tightship_platform.vocabulary import Scope
+
+router = APIRouter()
+
+_FORM_MAX_BYTES = 4096
+_COOKIE_S = 30 * 86400
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>tightship: log in</title>
+<link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem; }}
+input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; margin-top: .5rem; }}
+p.fault {{ color: #c0392b; }}
+</style></head>
+<body><h1>tightship</h1>
+<p>This server asks for a token. Whoever runs it makes one with
+<code>tightship token create NAME --scope read</code>.</p>
+{fault}<form method="post" action="/login"><input type="hidden" name="next" value="{target}">
+<label>Token <input type="password" name="token" autofocus autocomplete="current-password" required></label>
+<button type="submit">Log in</button></form></body></html>"""
+
+
+@router.get("/login", include_in_schema=False, response_model=None)
+def show(next: str = "/") -> HTMLResponse:
+    """The form."""
+    return _page(next, "")
+
+
+@router.post("/login", include_in_schema=False, response_model=None)
+async def log_in(request: Request) -> Response:
+    """Check the token and send the browser on."""
+    form = parse_qs((await _form(request)).decode("utf-8", "replace"))
+    token, target = form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
+    access = request.app.state.access
+    answer = RedirectResponse(_local(target), status_code=303)
+    if access.is_open:
+        return answer
+    caller = await run_in_threadpool(access.recognise, token)
+    if caller is None:
+        return _page(target, "This token is unknown or revoked.", 401)
+    if not caller.may(Scope.READ):
+        return _page(target, "This token lacks the scope 'read', which the pages need.", 403)
+    answer.set_cookie(
+        COOKIE,
+        token,
+        max_age=_COOKIE_S,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+@router.get("/logout", include_in_schema=False, response_model=None)
+@router.post("/logout", include_in_schema=False, response_model=None)
+def log_out() -> Response:
+    """Forget the cookie."""
+    answer = RedirectResponse("/login", status_code=303)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+async def _form(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _FORM_MAX_BYTES:
+            raise TooLarge(f"The form has more than {_FORM_MAX_BYTES} bytes; a token has fewer than 100")
+    return body
+
+
+def _local(target: str) -> str:
+    """Where to go on: a path of this server, never another site (`//host`, `/\\host`, `https://…`)."""
+    is_path = target.startswith("/") and not target.startswith("//")
+    return target if is_path and target.isprintable() and "\\" not in target else "/"
+
+
+def _page(target: str, fault: str, status: int = 200) -> HTMLResponse:
+    shown = f'<p class="fault">{html.escape(fault)}</p>' if fault else ""
+    body = _PAGE.format(fault=shown, target=html.escape(_local(target), quote=True))
+    headers = {"cache-control": "no-store", "x-frame-options": "DENY"}
+    return HTMLResponse(body, status_code=status, headers=headers)

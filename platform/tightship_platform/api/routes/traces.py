@@ -1,0 +1,139 @@
+"""Trace files: taken in pieces from agents, given out whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Header, Query, Request
+from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
+from starlette.responses import JSONResponse, StreamingResponse
+
+from tightship_platform import capture_flow, trace_files
+from tightship_platform.api.reply import Config, Db, reply
+from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.artifacts import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
+from tightship_platform.celery_app import ANALYZE_CAPTURE, send
+from tightship_platform.database import Database
+from tightship_platform.errors import NotFound, TightshipError, TooLarge
+from tightship_platform.reads import captures
+from tightship_platform.units import format_bytes
+from tightship_platform.vocabulary import Scope
+
+router = scoped_router("traces")
+
+STALL_S = 60.0
+"""An upload that brings nothing for this long is given up."""
+
+
+class Stalled(TightshipError):
+    """The sender of an upload has fallen silent."""
+
+    http_status = 408
+
+
+@router.put("/captures/{key}/traces/{rank}", dependencies=[needs(Scope.INGEST)], response_model=None)
+async def put_trace(
+    key: str,
+    rank: int,
+    pid: Annotated[int, Query()],
+    host: Annotated[str, Query()],
+    x_sha256: Annotated[str, Header(description="SHA-256 of the body, 64 lower-case hexadecimal digits")],
+    request: Request,
+    database: Db,
+    settings: Config,
+    attempt: Annotated[int | None, Query(description="The lease under which the file was recorded")] = None,
+) -> JSONResponse:
+    """Upload the trace of one rank; the body is the file. Answers `{"trace": id}`.
+
+    The file is kept whole or not at all: a body that is cut off, too large, or of another hash leaves nothing behind.
+    With the last expected file the capture becomes `uploaded`, and its analysis is sent off.
+    """
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > settings.upload_max_bytes:
+        raise TooLarge(
+            f"The file has {format_bytes(int(announced))} and at most {format_bytes(settings.upload_max_bytes)} are "
+            "accepted (TIGHTSHIP_UPLOAD_MAX_BYTES); record a shorter window"
+        )
+    # Before the first byte is read: a file that nobody wants is refused, not received.
+    artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt)
+    store = await run_in_threadpool(open_artifacts, settings)
+    stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
+    trace_id, completed = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt)
+    if completed:
+        await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
+    return reply({"trace": trace_id})
+
+
+def _expected_key(
+    database: Database, key: str, rank: int, pid: int, host: str, sha256: str, attempt: int | None
+) -> str:
+    with database.session() as session:
+        capture = capture_flow.check_trace(session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt)
+        return trace_key(capture.run.key, capture.key, rank, sha256)
+
+
+async def _receive(request: Request, store: ArtifactStore, artifact: str, max_bytes: int, sha256: str) -> Stored:
+    """Pass the body on to the store in pieces of about CHUNK_BYTES, off the event loop."""
+    writing = store.writing(artifact, max_bytes=max_bytes, sha256=sha256)
+    async with contextmanager_in_threadpool(writing) as writer:
+        piece = bytearray()
+        async for chunk in _flowing(request.stream()):
+            piece += chunk
+            if len(piece) >= CHUNK_BYTES:
+                await run_in_threadpool(writer.write, bytes(piece))
+                piece.clear()
+        await run_in_threadpool(writer.write, bytes(piece))
+    return writer.stored
+
+
+async def _flowing(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks, as long as they come: a sender that vanished without a word must not keep its file open.
+
+    :raises Stalled: nothing came for `STALL_S`.
+    """
+    while True:
+        try:
+            chunk = await asyncio.wait_for(anext(chunks), STALL_S)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise Stalled(f"Nothing of the file came for {STALL_S:g} s; send it again") from error
+        yield chunk
+
+
+def _record(
+    database: Database,
+    store: ArtifactStore,
+    key: str,
+    stored: Stored,
+    rank: int,
+    pid: int,
+    host: str,
+    attempt: int | None,
+) -> tuple[int, bool]:
+    with database.session() as session:
+        result = trace_files.record(session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt)
+        return result.trace.id, result.completed
+
+
+@router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_model=None)
+def get_file(key: int, database: Db, settings: Config) -> StreamingResponse:
+    """The trace file as it was uploaded (gzip of Kineto's JSON), for Perfetto or `tightship analyze`."""
+    with database.session() as session:
+        trace = captures.find_trace(session, key)
+        url = trace.url
+        if trace.removed_ns is not None:
+            hint = f"removed {settings.keep_trace_days} days after it was recorded (TIGHTSHIP_KEEP_TRACE_DAYS)"
+            raise NotFound("stored file", url, hint)
+    store = open_artifacts(settings)
+    size = store.size(url)
+    if size is None:
+        raise NotFound("stored file", url, "it was deleted, or TIGHTSHIP_ARTIFACTS_URL points elsewhere")
+    headers = {
+        "content-length": str(size),
+        "content-disposition": f'attachment; filename="trace-{key}.json.gz"',
+        "x-content-type-options": "nosniff",
+    }
+    return StreamingResponse(store.chunks(url), media_type="application/gzip", headers=headers)

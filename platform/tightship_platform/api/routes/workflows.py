@@ -1,0 +1,42 @@
+"""Workflows, and the schedules by which their runs are captured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.responses import JSONResponse
+
+from tightship_platform import capture_flow
+from tightship_platform.api.reply import Db, reply
+from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.auth import audit, require
+from tightship_platform.reads import workflows
+from tightship_platform.vocabulary import Scope
+from tightship_platform.wire import CaptureParams
+
+router = scoped_router("workflows")
+
+
+@dataclass(kw_only=True)
+class Schedule:
+    """Capture every live run of the workflow once in `every_ns`; null: no longer."""
+
+    every_ns: int | None
+    params: CaptureParams = field(default_factory=CaptureParams)
+
+
+@router.get("/workflows", dependencies=[needs(Scope.READ)], response_model=None)
+def list_workflows(database: Db) -> JSONResponse:
+    """All workflows with their newest runs and capture schedule."""
+    with database.session() as session:
+        return reply(workflows.list_workflows(session))
+
+
+@router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=None)
+def set_schedule(name: str, body: Schedule, database: Db) -> JSONResponse:
+    """Set or end the capture schedule of a workflow; answers the schedule that is in force."""
+    with database.session() as session:
+        schedule = capture_flow.set_schedule(session, name, body.every_ns, body.params)
+        audit(session, require(Scope.CAPTURE).name, "workflow.schedule", name, every_ns=body.every_ns)
+        answer = None if schedule is None else {"every_ns": schedule.every_ns, "params": schedule.params}
+    return reply({"workflow": name, "schedule": answer})

@@ -1,0 +1,204 @@
+"""The trace store: a folder or any fsspec URL. Files appear whole or not at all, under keys that are checked here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import fsspec
+
+from tightship_platform.errors import Invalid, NotFound, TooLarge
+from tightship_platform.settings import Settings
+from tightship_platform.units import NS_PER_S, format_bytes
+
+CHUNK_BYTES = 1 << 20
+TRACES = "traces"
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}", re.ASCII)
+_PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A file that lies in the store."""
+
+    key: str
+    sha256: str
+    size_bytes: int
+
+
+def trace_key(run: str, capture: str, rank: int, sha256: str) -> str:
+    """Where the trace of a rank lies. Its content is part of the name: no upload, however late, replaces another's."""
+    return _checked(f"{TRACES}/{run}/{capture}/rank-{rank}-{sha256}.json.gz")
+
+
+class ArtifactStore:
+    """Keys are relative paths of plain segments: `traces/<run>/<capture>/rank-0-<sha256>.json.gz`."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError, OSError) as error:
+            expected = f"a folder or an fsspec URL whose driver is installed ({error})"
+            raise Invalid("TIGHTSHIP_ARTIFACTS_URL", url, expected) from error
+        self.url = url
+
+    def write(self, key: str, chunks: Iterable[bytes], *, max_bytes: int, sha256: str | None = None) -> Stored:
+        """Store a stream. A file that is too large, cut short by its sender, or of another hash leaves nothing behind;
+        an older file of the same key stays until the new one is whole.
+
+        :raises TooLarge: more than `max_bytes`.
+        :raises Invalid: the key cannot be, or the content has not the SHA-256 that was announced.
+        """
+        with self.writing(key, max_bytes=max_bytes, sha256=sha256) as writer:
+            for chunk in chunks:
+                writer.write(chunk)
+        return writer.stored
+
+    @contextmanager
+    def writing(self, key: str, *, max_bytes: int, sha256: str | None = None) -> Iterator[ArtifactWriter]:
+        """As `write`, for a caller who gets its chunks piecemeal; the file appears when the block ends well."""
+        path = self._path(key)
+        partial = f"{path}{_PARTIAL}{uuid.uuid4().hex}"
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        kept = False
+        try:
+            with self._files.open(partial, "wb") as file:
+                writer = ArtifactWriter(key, file, max_bytes)
+                yield writer
+                writer.finish(sha256)
+            self._files.mv(partial, path)
+            kept = True
+        finally:
+            if not kept:
+                with suppress(FileNotFoundError):
+                    self._files.rm_file(partial)
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[IO[bytes]]:
+        """The file for reading, seekable.
+
+        :raises NotFound: there is none.
+        """
+        try:
+            file = self._files.open(self._path(key), "rb")
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise NotFound("stored file", key, "it was deleted, or TIGHTSHIP_ARTIFACTS_URL points elsewhere") from error
+        with file:
+            yield file
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """The file piece by piece.
+
+        :raises NotFound: there is none (with the first piece).
+        """
+        with self.open(key) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def size(self, key: str) -> int | None:
+        """Bytes of the file; None when there is none."""
+        path = self._path(key)
+        try:
+            return int(self._files.size(path)) if self._files.isfile(path) else None
+        except FileNotFoundError:
+            return None
+
+    def delete(self, key: str) -> bool:
+        """Remove a file; False when there was none."""
+        try:
+            self._files.rm_file(self._path(key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def folders(self, key: str) -> list[str]:
+        """Keys of the folders directly below one, in order; none where there is no such folder."""
+        return [self._key(entry["name"]) for entry in self._entries(key) if entry["type"] == "directory"]
+
+    def files(self, key: str) -> list[str]:
+        """Keys of all files below a folder, in order, those included that are still being written."""
+        self._files.invalidate_cache()  # remote stores remember what they listed before
+        return sorted(self._key(path) for path in self._files.find(self._path(key)))
+
+    def modified_ns(self, key: str) -> int | None:
+        """When the file was last written; None when there is none."""
+        try:
+            modified: datetime = self._files.modified(self._path(key))
+        except FileNotFoundError:
+            return None
+        if modified.tzinfo is None:
+            modified = modified.replace(tzinfo=UTC)
+        return int(modified.timestamp() * NS_PER_S)
+
+    def _entries(self, key: str) -> list[dict[str, Any]]:
+        self._files.invalidate_cache()
+        try:
+            entries: list[dict[str, Any]] = self._files.ls(self._path(key), detail=True)
+        except FileNotFoundError:
+            return []
+        return sorted(entries, key=lambda entry: str(entry["name"]))
+
+    def _key(self, path: str) -> str:
+        return path.rstrip("/").removeprefix(f"{self._root.rstrip('/')}/")
+
+    def _path(self, key: str) -> str:
+        return f"{self._root.rstrip('/')}/{_checked(key)}"
+
+
+class ArtifactWriter:
+    """Takes the pieces of one file."""
+
+    def __init__(self, key: str, file: Any, max_bytes: int) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._key = key
+        self._stored: Stored | None = None
+
+    def write(self, chunk: bytes) -> None:
+        """Append.
+
+        :raises TooLarge: the file exceeds its limit.
+        """
+        self._size_bytes += len(chunk)
+        if self._size_bytes > self._max_bytes:
+            limit = f"{format_bytes(self._max_bytes)} (TIGHTSHIP_UPLOAD_MAX_BYTES)"
+            raise TooLarge(f"The file exceeds {limit}; record a shorter window")
+        self._hash.update(chunk)
+        self._file.write(chunk)
+
+    def finish(self, sha256: str | None) -> None:
+        """Compare with the announced hash."""
+        found = self._hash.hexdigest()
+        if sha256 is not None and found != sha256:
+            raise Invalid("SHA-256 of the file", found, f"{sha256} as announced; send it again")
+        self._stored = Stored(key=self._key, sha256=found, size_bytes=self._size_bytes)
+
+    @property
+    def stored(self) -> Stored:
+        """What was stored; known when the `writing` block has ended well."""
+        if self._stored is None:
+            raise RuntimeError("the file is not complete yet")
+        return self._stored
+
+
+def open_artifacts(settings: Settings) -> ArtifactStore:
+    """The store that the settings name.
+
+    :raises Invalid: the URL cannot be used.
+    """
+    return ArtifactStore(settings.artifacts_url)
+
+
+def _checked(key: str) -> str:
+    segments = key.split("/")
+    if not 1 <= len(segments) <= 8 or not all(_SEGMENT.fullmatch(segment) for segment in segments):
+        raise Invalid("Key of a stored file", key, "segments of letters, digits, dots, dashes and underscores")
+    return key

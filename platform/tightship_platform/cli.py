@@ -1,0 +1,86 @@
+"""The root of the command line. Sub-commands are found through entry points and imported only when used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from tightship_platform import __version__
+from tightship_platform.errors import TightshipError
+
+GROUP = "tightship.commands"
+
+
+@contextmanager
+def _usage_in_one_line() -> Iterator[None]:
+    """Say what is wrong with a command line in one line, as every other expected error does."""
+    try:
+        yield
+    except NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "tightship"
+        said = " ".join(error.format_message().split()).rstrip(".")
+        raise TightshipError(f"{said}; see `{command} --help`") from error
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are entry points of `tightship.commands`.
+
+    The modules behind them import click and nothing heavy, so that listing them for `--help` stays cheap.
+    """
+
+    def _entries(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the root's own options."""
+        with _usage_in_one_line():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Read a command's options and run it."""
+        with _usage_in_one_line():
+            return super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in alphabetical order."""
+        return sorted(self._entries())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the one command that is asked for."""
+        entry = self._entries().get(cmd_name)
+        if entry is None:
+            return None
+        command = entry.load()
+        if not isinstance(command, click.Command):
+            raise TypeError(f"entry point {entry.value} is no click command")
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tightship")
+def root() -> None:
+    """Find where a GPU fleet's device-hours go, and get them back.
+
+    Start with `tightship demo`, or `tightship up` and then `tightship run -- python train.py`.
+    """
+
+
+def main() -> None:
+    """Entry point: an expected error is one line on stderr and exit code 2, never a traceback."""
+    try:
+        root(prog_name="tightship")
+    except TightshipError as error:
+        click.echo(f"tightship: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

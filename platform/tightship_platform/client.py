@@ -1,0 +1,82 @@
+"""The HTTP client that agents, launchers and the command line use to reach the API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httpx
+
+from tightship_platform.errors import Invalid, ServerUnreachable, TightshipError
+from tightship_platform.settings import Settings
+
+API = "/api/v1"
+
+
+class ApiError(TightshipError):
+    """The server refused; the message is the server's own line."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.http_status = status
+
+
+class ApiClient:
+    """Calls `<server>/api/v1<path>`; an error answer becomes an exception with the server's one-line message.
+
+    :raises ServerUnreachable: nothing answers, or not in time.
+    :raises ApiError: the server answered 4xx or 5xx.
+    """
+
+    def __init__(self, settings: Settings, *, timeout_s: float = 10.0) -> None:
+        headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
+        self.server = settings.server
+        # trust_env=False: a proxy meant for the outside world must not swallow traffic to the fleet's own server.
+        try:
+            self._http = httpx.Client(
+                base_url=settings.server + API, headers=headers, timeout=timeout_s, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            raise Invalid("TIGHTSHIP_SERVER", settings.server, f"a URL ({error})") from error
+
+    def __enter__(self) -> ApiClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        """GET; returns the decoded JSON."""
+        given = {k: v for k, v in (params or {}).items() if v is not None}
+        return self._call("GET", path, params=given or None)  # httpx takes {} as: drop the query of the path
+
+    def post(self, path: str, body: Any) -> Any:
+        """POST a wire dataclass (or plain JSON value); returns the decoded JSON."""
+        if dataclasses.is_dataclass(body) and not isinstance(body, type):
+            body = dataclasses.asdict(body)
+        return self._call("POST", path, json=body)
+
+    def put_stream(self, path: str, chunks: Iterable[bytes], headers: Mapping[str, str]) -> Any:
+        """PUT a body of unknown memory size, chunk by chunk; returns the decoded JSON."""
+        return self._call("PUT", path, content=chunks, headers=dict(headers), timeout=300.0)
+
+    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        try:
+            response = self._http.request(method, path, **kwargs)
+        except httpx.HTTPError as error:
+            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+        if response.is_success:
+            try:
+                return response.json() if response.content else None
+            except ValueError as error:
+                raise ServerUnreachable(self.server, "what answers there is no tightship") from error
+        try:
+            message = str(response.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            message = f"{self.server} answered {response.status_code} to {method} {path}"
+        raise ApiError(message, response.status_code)

@@ -1,0 +1,32 @@
+"""`tightship demo`: the whole product on four real training jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tightship_platform.settings import DEFAULT_PORT
+
+
+@click.command()
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of the demo's own database, traces and logs; emptied first.  [default: beside the data folder]",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=None, help=f"Dashboard port.  [default: {DEFAULT_PORT}]")
+@click.option("--seconds", type=click.IntRange(20, 3600), default=30, show_default=True, help="Training time per job.")
+@click.option("--exit", "leave", is_flag=True, help="Stop after the table instead of keeping the dashboard open.")
+@click.option("--json", "as_json", is_flag=True, help="Print {runs, findings, opportunities} as JSON on stdout.")
+def demo(home: Path | None, port: int | None, seconds: int, leave: bool, as_json: bool) -> None:
+    """Train four example jobs under observation and rank what they waste.
+
+    Starts the embedded platform in a folder of its own, runs four ordinary PyTorch scripts one after another,
+    captures a trace of each while it trains, waits for the analysis, prints the ranked table and keeps the
+    dashboard open until Ctrl-C. Takes about four minutes; needs torch and scikit-learn.
+    """
+    from tightship_platform.demo import run_demo
+
+    run_demo(home=home, port=port, seconds=seconds, leave=leave, as_json=as_json)

@@ -1,0 +1,238 @@
+"""`tightship runs`, `captures`, `findings` and `opportunities`: what the server knows, as tables or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tightship_platform.settings import load_settings
+from tightship_platform.units import format_frac, format_ns
+from tightship_platform.vocabulary import RunState
+
+_JSON_HELP = "Print a JSON array instead of a table. Keys: {}."
+
+
+def _json_option(keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--json", "as_json", is_flag=True, help=_JSON_HELP.format(keys))
+
+
+def _ask(path: str, **params: Any) -> list[dict[str, Any]]:
+    from tightship_platform.client import ApiClient
+
+    with ApiClient(load_settings()) as api:
+        items: list[dict[str, Any]] = api.get(path, params)
+    return items
+
+
+def _print_json(items: list[dict[str, Any]]) -> None:
+    click.echo(json.dumps(items, indent=2))
+
+
+@click.command()
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--state", type=click.Choice([state.value for state in RunState]), help="Only runs in this state.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="At most so many, newest first."
+)
+@_json_option(
+    "run, workflow, team, owner, state, exit_code, start_ns, end_ns, devices, steps, device_ns, account{bucket: ns}, "
+    "accounted_ns"
+)
+def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
+    """List runs, newest first."""
+    items = _ask("/runs", workflow=workflow, state=state, limit=limit)
+    if as_json:
+        _print_json(items)
+        return
+    from tightship_platform.tables import Column, clock, print_table
+
+    print_table(
+        [
+            Column("RUN", whole=True),
+            Column("WORKFLOW"),
+            Column("TEAM", spare=True),
+            Column("STATE"),
+            Column("STARTED", spare=True),
+            Column("TOOK", right=True, spare=True),
+            Column("STEPS", right=True, spare=True),
+            Column("DEVICE TIME", right=True),
+            Column("PRODUCTIVE", right=True),
+        ],
+        [
+            (
+                item["run"],
+                item["workflow"],
+                item["team"] or "–",
+                _state(item),
+                clock(item["start_ns"]),
+                format_ns(None if item["end_ns"] is None else item["end_ns"] - item["start_ns"]),
+                "–" if item["steps"] is None else item["steps"],
+                _device_time(item),
+                _productive(item),
+            )
+            for item in items
+        ],
+        empty=(
+            "No such run. See all of them with: tightship runs"
+            if workflow or state
+            else "No run yet. Launch one with: tightship run --workflow NAME -- python train.py"
+        ),
+    )
+
+
+@click.command()
+@click.option("--run", metavar="RUN", help="Only captures of this run.")
+@_json_option(
+    "capture, run, workflow, state, reason, requested_ns, requested_by, stages, expected, params, ranks, latency_s"
+)
+def captures(run: str | None, as_json: bool) -> None:
+    """List captures (requests for a trace of a running job), newest first."""
+    items = _ask("/captures", run=run)
+    if as_json:
+        _print_json(items)
+        return
+    from tightship_platform.tables import Column, clock, print_table
+
+    print_table(
+        [
+            Column("CAPTURE", whole=True),
+            Column("RUN", whole=True),
+            Column("WORKFLOW"),
+            Column("STATE"),
+            Column("REQUESTED", spare=True),
+            Column("BY", spare=True),
+            Column("TRACES", right=True, spare=True),
+            Column("LATENCY", right=True, spare=True),
+            Column("REASON", prose=True),
+        ],
+        [
+            (
+                item["capture"],
+                item["run"],
+                item["workflow"],
+                item["state"],
+                clock(item["requested_ns"]),
+                item["requested_by"],
+                f"{len(item['ranks'])}/{len(item['expected'])}" if item["expected"] else len(item["ranks"]),
+                "–" if item["latency_s"] is None else f"{item['latency_s']:.1f} s",
+                item["reason"] or "",
+            )
+            for item in items
+        ],
+        empty="No capture yet. Ask for one of a running job with: tightship profile WORKFLOW",
+    )
+
+
+@click.command()
+@click.option("--run", metavar="RUN", help="Only findings of this run.")
+@click.option("--workflow", metavar="NAME", help="Only findings of this workflow.")
+@_json_option(
+    "finding, rule, title, run, workflow, trace, rank, where, fix, "
+    "saving{value, unit, low, high, method, share_frac}, evidence"
+)
+def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
+    """List findings, the largest saving first: what wastes device time, where, and what to change."""
+    items = _ask("/findings", run=run, workflow=workflow)
+    if as_json:
+        _print_json(items)
+        return
+    from tightship_platform.tables import Column, print_table
+
+    print_table(
+        [
+            Column("RULE", whole=True),
+            Column("WORKFLOW"),
+            Column("RUN", whole=True, spare=True),
+            Column("RANK", right=True, spare=True),
+            Column("WHERE"),
+            Column("SAVES", right=True),
+            Column("SHARE", right=True, spare=True),
+            Column("FIX", prose=True),
+        ],
+        [
+            (
+                item["rule"],
+                item["workflow"],
+                item["run"],
+                "–" if item["rank"] is None else item["rank"],
+                item["where"] or "–",
+                _saving(item["saving"]),
+                format_frac(item["saving"]["share_frac"]),
+                item["fix"],
+            )
+            for item in items
+        ],
+        empty="No finding. Findings come from traces; ask for one of a running job with: tightship profile WORKFLOW",
+    )
+
+
+@click.command()
+@_json_option(
+    "opportunity, position, workflow, team, rules, title, recoverable_device_ns, low_ns, high_ns, method, device_ns, "
+    "fix, state, findings"
+)
+def opportunities(as_json: bool) -> None:
+    """List opportunities: what to do first, and how much device time it would give back."""
+    items = _ask("/opportunities")
+    if as_json:
+        _print_json(items)
+        return
+    from tightship_platform.tables import Column, print_table
+
+    print_table(
+        [
+            Column("#", right=True),
+            Column("WORKFLOW"),
+            Column("WHAT"),
+            Column("FREES", right=True),
+            Column("LOW–HIGH", right=True),
+            Column("OF", right=True, spare=True),
+            Column("METHOD"),
+            Column("STATE", spare=True),
+            Column("FIX", prose=True),
+        ],
+        [
+            (
+                item["position"],
+                item["workflow"],
+                " + ".join(item["rules"]),
+                format_ns(item["recoverable_device_ns"]),
+                f"{format_ns(item['low_ns'])} – {format_ns(item['high_ns'])}",
+                format_ns(item["device_ns"]),
+                item["method"],
+                item["state"],
+                item["fix"],
+            )
+            for item in items
+        ],
+        empty="No opportunity yet. They follow from findings; see: tightship findings",
+    )
+
+
+def _state(item: dict[str, Any]) -> str:
+    code = item["exit_code"]
+    return f"{item['state']} ({code})" if code else str(item["state"])
+
+
+def _device_time(item: dict[str, Any]) -> str:
+    # What is counted of a live run lags behind its life.
+    counted = format_ns(item["device_ns"])
+    return f"{counted} so far" if item["account"] and item["state"] == RunState.RUNNING else counted
+
+
+def _productive(item: dict[str, Any]) -> str:
+    account, total = item["account"], item["device_ns"]
+    if not account or not total:
+        return "–"
+    if not account.get("productive") and account.get("unexplained"):
+        return "–"  # no trace tells
+    return format_frac(account.get("productive", 0) / total)
+
+
+def _saving(saving: dict[str, Any]) -> str:
+    if saving["value"] is None:
+        return "–"
+    return format_ns(saving["value"]) + ("/step" if saving["unit"] == "ns/step" else "") + f" ({saving['method']})"

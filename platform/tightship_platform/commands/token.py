@@ -1,0 +1,96 @@
+"""`tightship token`: who may use the API."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tightship_platform.settings import load_settings
+from tightship_platform.vocabulary import Scope
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens. These commands work on the database itself (TIGHTSHIP_DATABASE_URL).
+
+    \b
+    Scopes:
+      ingest   send runs, samples and traces (agents, launchers)
+      read     see everything (people, dashboards)
+      capture  ask for traces of running jobs
+      apply    change the state of opportunities
+      admin    all of these
+    """
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=click.Choice([scope.value for scope in Scope]),
+    help="What the token permits; repeat for several.",
+)
+def create(name: str, scopes: tuple[str, ...]) -> None:
+    """Make a token called NAME and print it. It is shown this once; only its hash is kept."""
+    settings = load_settings()
+    from tightship_platform import auth, database
+
+    database.upgrade(settings)
+    with database.open_database(settings) as opened, opened.session() as session:
+        first = not auth.any_active(session)
+        made = auth.create_token(session, name, [Scope(scope) for scope in scopes])
+    click.echo(made)
+    if first:
+        click.echo(
+            "This is the only active token: servers ask for tokens from their next start. "
+            "Agents, launchers and the command line send the one in TIGHTSHIP_TOKEN.",
+            err=True,
+        )
+
+
+@token.command("list")
+@click.option(
+    "--json", "as_json", is_flag=True, help="A JSON array: name, scopes, created_ns, last_used_ns, revoked_ns."
+)
+def list_(as_json: bool) -> None:
+    """List all tokens by name. The tokens themselves are not kept."""
+    settings = load_settings()
+    from tightship_platform import auth, database
+
+    with database.open_database(settings) as opened, opened.session() as session:
+        tokens = auth.list_tokens(session)
+    if as_json:
+        click.echo(json.dumps(tokens, indent=2))
+        return
+    from tightship_platform.tables import Column, clock, print_table
+
+    print_table(
+        [Column("NAME"), Column("SCOPES"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
+        [
+            (
+                row["name"],
+                " ".join(row["scopes"]),
+                clock(row["created_ns"]),
+                clock(row["last_used_ns"]),
+                "active" if row["revoked_ns"] is None else f"revoked {clock(row['revoked_ns'])}",
+            )
+            for row in tokens
+        ],
+        empty="No token exists. Make one with: tightship token create NAME --scope read",
+    )
+
+
+@token.command()
+@click.argument("name")
+def revoke(name: str) -> None:
+    """Make the token called NAME worthless, from the next request on."""
+    settings = load_settings()
+    from tightship_platform import auth, database
+
+    with database.open_database(settings) as opened, opened.session() as session:
+        auth.revoke_token(session, name)
+    click.echo(f"Token {name!r} is revoked.")

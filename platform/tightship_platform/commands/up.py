@@ -1,0 +1,83 @@
+"""`tightship up`: everything on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import click
+
+from tightship_platform.settings import DEFAULT_PORT, load_settings
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the server.")
+@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="Its port.")
+@click.option("--no-agent", is_flag=True, help="Do not watch this host.")
+@click.option("--no-worker", is_flag=True, help="Do not run background tasks here.")
+def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
+    """Start server, worker and agent, keep them running, and end them on Ctrl-C.
+
+    Logs are in $TIGHTSHIP_HOME/logs. A part that dies is started again, ever later the more often it dies.
+    """
+    settings = load_settings()
+    from tightship_platform.pulse import hold_lock
+    from tightship_platform.supervisor import Part, Supervisor, part_command
+
+    lock = hold_lock(settings.home, "up", "stop that one first, or set another TIGHTSHIP_HOME")
+    near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    url = f"http://{near}:{port}"
+    os.environ["TIGHTSHIP_SERVER"] = url  # the agent's server is this one
+    parts = [Part(name="server", command=part_command("server", "--host", host, "--port", str(port)))]
+    if not no_worker:
+        parts.append(Part(name="worker", command=part_command("worker", "--beat")))
+    if not no_agent:
+        parts.append(Part(name="agent", command=part_command("agent"), waits=True))
+    supervisor = Supervisor(parts, log_dir=settings.home / "logs", say=_say)
+    try:
+        supervisor.run(_announcer(url))
+    finally:
+        lock.close()
+    _say("All parts have ended.")
+
+
+def _say(line: str) -> None:
+    try:
+        click.echo(line)
+    except OSError:
+        # The terminal or pipe is gone; the log files still get every line.
+        return
+
+
+def _announcer(url: str) -> Callable[[], bool]:
+    """Says where the dashboard is, once, as soon as the server answers; true from then on."""
+    answers, next_look = False, 0.0
+
+    def look() -> bool:
+        nonlocal answers, next_look
+        now = time.monotonic()
+        if not answers and now >= next_look:
+            next_look = now + 0.5
+            answers = _is_well(url)
+            if answers:
+                _say(f"Dashboard: {url}")
+        return answers
+
+    return look
+
+
+def _is_well(url: str) -> bool:
+    import urllib.error
+    import urllib.request
+
+    # No proxy: the environment's is for the outside world.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/api/v1/health", timeout=1):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+    except (OSError, ValueError):
+        return False
+    return False

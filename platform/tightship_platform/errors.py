@@ -1,0 +1,82 @@
+"""Errors that a person is expected to read: each says what, the value seen, and what to do.
+
+A `TightshipError` reaches the command line as one line and exit code 2, and the API as a JSON body with
+`http_status`. Anything else is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class TightshipError(Exception):
+    """An expected failure, fit to be shown as it is. The message is one line."""
+
+    http_status = 400
+    exit_code = 2
+
+
+class NotFound(TightshipError):
+    """Something was named that does not exist."""
+
+    http_status = 404
+
+    def __init__(self, kind: str, name: str, hint: str) -> None:
+        super().__init__(f"No {kind} named {name!r}; {hint}")
+
+
+class Invalid(TightshipError):
+    """A value from outside is not acceptable."""
+
+    http_status = 422
+
+    def __init__(self, what: str, value: object, expected: str) -> None:
+        shown = repr(value)
+        if len(shown) > 120:
+            shown = shown[:117] + "..."
+        super().__init__(f"{what} is {shown}; expected {expected}")
+
+
+class Conflict(TightshipError):
+    """The thing asked for cannot be done in the present state."""
+
+    http_status = 409
+
+
+class Unauthorized(TightshipError):
+    """No valid token came with the request."""
+
+    http_status = 401
+
+
+class Forbidden(TightshipError):
+    """The token is valid but lacks the scope that the route declares."""
+
+    http_status = 403
+
+
+class TooLarge(TightshipError):
+    """An upload exceeds what the server accepts."""
+
+    http_status = 413
+
+
+class ServerUnreachable(TightshipError):
+    """The tightship server does not answer."""
+
+    http_status = 503
+
+    def __init__(self, server: str, why: str) -> None:
+        super().__init__(
+            f"No tightship server answers at {server} ({why}); start one with `tightship up` or set TIGHTSHIP_SERVER"
+        )
+
+
+class SchemaMismatch(TightshipError):
+    """The database carries another schema version than this release."""
+
+    http_status = 503
+
+
+class DatabaseUnreachable(TightshipError):
+    """The database that TIGHTSHIP_DATABASE_URL names cannot be opened."""
+
+    http_status = 503

@@ -1,0 +1,110 @@
+"""Heartbeats: who is there, which runs live, which devices they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from tightship_platform import checks
+from tightship_platform.errors import Invalid
+from tightship_platform.ingest.holding import hold_now
+from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
+from tightship_platform.ingest.runs import revive, runs_by_key, seen
+from tightship_platform.models import Host, Run
+from tightship_platform.units import now_ns
+from tightship_platform.wire import Heartbeat, LiveRun, RankRecord, SourceState
+
+MAX_RUNS = 10_000
+MAX_RANKS = 10_000
+MAX_ENTRIES = 64
+TEXT_MAX = 500
+SOURCE_STATES = ("ok", "absent", "error")
+
+
+def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None) -> dict[str, Any]:
+    """Take note of a host, its devices and its live runs; returns `{"unknown_runs": [key, …]}`.
+
+    What a heartbeat says holds at the moment it arrives: a host whose clock is off keeps its runs alive.
+
+    :raises Invalid: a value is not acceptable; nothing was changed.
+    """
+    now = now_ns() if now is None else now
+    devices = checked_devices(beat.devices)
+    info, sources = _check(beat, now)
+    host_id = put_host(session, beat.host, now)
+    host = session.get_one(Host, host_id, populate_existing=True)
+    host.agent_version = checks.line(beat.agent_version, 40)
+    host.info, host.sources = info, sources
+    device_ids = put_devices(session, host_id, devices, {uuid for live in beat.runs for uuid in live.devices})
+    first_seen = {live.run: live.since_ns or beat.time_ns for live in beat.runs}
+    runs, unknown = runs_by_key(session, first_seen, beat.host)
+    for live in beat.runs:
+        run = runs[live.run]
+        if run.end_ns is not None:
+            continue  # the agent has not noticed the end yet
+        seen(run, now)
+        revive(run, now)
+        _note_ranks(run, live, beat.host)
+        hold_now(session, run, live, device_ids, beat.time_ns)
+    session.flush()
+    return {"unknown_runs": unknown}
+
+
+def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
+    others = [entry for entry in run.ranks if entry["host"] != host]
+    here = [{"rank": rank.rank, "pid": rank.pid, "host": host, "guard": rank.guard} for rank in live.ranks]
+    run.ranks = sorted(others + here, key=lambda entry: (entry["rank"], entry["host"], entry["pid"]))
+    counts = [rank.steps for rank in live.ranks if rank.steps is not None]
+    if counts:
+        run.steps = max(*counts, run.steps or 0)
+
+
+def _check(beat: Heartbeat, now: int) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    checks.name("Host", beat.host)
+    checks.time_ns("Heartbeat time_ns", beat.time_ns, now)
+    if len(beat.runs) > MAX_RUNS:
+        raise Invalid("Live runs of one host", len(beat.runs), f"at most {MAX_RUNS}")
+    for live in beat.runs:
+        checks.key("Run", live.run)
+        if live.since_ns != 0:
+            checks.time_ns("since_ns", live.since_ns, now)
+        if len(live.ranks) > MAX_RANKS:
+            raise Invalid("Ranks of one run", len(live.ranks), f"at most {MAX_RANKS}")
+        for rank in live.ranks:
+            _check_rank(rank)
+        for uuid in live.devices:
+            checks.name("Device uuid", uuid)
+    return _info(beat.info), _sources(beat.sources)
+
+
+def _check_rank(rank: RankRecord) -> None:
+    checks.count("Rank", rank.rank, least=-1, most=checks.RANK_MAX)
+    checks.count("Pid", rank.pid, least=1, most=checks.INT32_MAX)
+    if rank.steps is not None:
+        checks.count("Steps", rank.steps)
+
+
+def _info(info: dict[str, Any]) -> dict[str, Any]:
+    if len(info) > MAX_ENTRIES:
+        raise Invalid("System facts", len(info), f"at most {MAX_ENTRIES}")
+    kept: dict[str, Any] = {}
+    for key, value in info.items():
+        checks.name("System fact", key)
+        if isinstance(value, str):
+            kept[key] = checks.line(value, TEXT_MAX)
+        elif isinstance(value, int):
+            kept[key] = checks.count(f"System fact {key}", int(value), least=-checks.INT64_MAX)
+        else:
+            kept[key] = checks.number(f"System fact {key}", value, least=-1e300)
+    return kept
+
+
+def _sources(sources: list[SourceState]) -> list[dict[str, str]]:
+    if len(sources) > MAX_ENTRIES:
+        raise Invalid("Sources", len(sources), f"at most {MAX_ENTRIES}")
+    for source in sources:
+        checks.name("Source", source.name)
+        if source.state not in SOURCE_STATES:
+            raise Invalid(f"State of source {source.name}", source.state, f"one of {', '.join(SOURCE_STATES)}")
+    return [{"name": s.name, "state": s.state, "detail": checks.line(s.detail, TEXT_MAX)} for s in sources]

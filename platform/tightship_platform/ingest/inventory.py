@@ -1,0 +1,87 @@
+"""Hosts and devices as records name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from tightship_platform import checks
+from tightship_platform.errors import Invalid
+from tightship_platform.ingest.upsert import add_missing, put
+from tightship_platform.models import Device, Host
+from tightship_platform.vocabulary import DeviceKind
+from tightship_platform.wire import DeviceRecord
+
+MAX_DEVICES = 1024
+"""Devices of one host, MIG slices included."""
+
+
+def checked_devices(devices: list[DeviceRecord]) -> list[DeviceRecord]:
+    """Refuse device records that cannot be; the last record of a UUID counts.
+
+    :raises Invalid: too many, or a value is not acceptable.
+    """
+    if len(devices) > MAX_DEVICES:
+        raise Invalid("Devices of one host", len(devices), f"at most {MAX_DEVICES}")
+    for device in devices:
+        checks.name("Device uuid", device.uuid)
+        checks.name("Device name", device.name)
+        if device.kind not in list(DeviceKind):
+            raise Invalid("Device kind", device.kind, f"one of {', '.join(DeviceKind)}")
+        if device.memory_bytes is not None:
+            checks.count("Device memory_bytes", device.memory_bytes)
+    return list({device.uuid: device for device in devices}.values())
+
+
+def put_host(session: Session, name: str, seen_ns: int) -> int:
+    """The host's id; made when it is new. `last_seen_ns` only grows."""
+    row = {"name": name, "first_seen_ns": seen_ns, "last_seen_ns": seen_ns, "info": {}, "sources": []}
+    add_missing(session, Host, [row])
+    older = Host.name == name, Host.last_seen_ns < seen_ns
+    session.execute(
+        update(Host).where(*older).values(last_seen_ns=seen_ns).execution_options(synchronize_session=False)
+    )
+    return session.scalars(select(Host.id).where(Host.name == name)).one()
+
+
+def put_devices(
+    session: Session, host_id: int, devices: list[DeviceRecord], mentioned: Iterable[str]
+) -> dict[str, int]:
+    """Ids of the host's devices by UUID. Devices that are only mentioned, never described, are made with what is known.
+
+    :param devices: as `checked_devices` returned them.
+    :param mentioned: UUIDs that samples and allocations name.
+    """
+    described = {device.uuid: device for device in devices}
+    present = {d.uuid: d for d in session.scalars(select(Device).where(Device.host_id == host_id))}
+    changed = [
+        {
+            "host_id": host_id,
+            "uuid": device.uuid,
+            "kind": device.kind,
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+        }
+        for device in sorted(described.values(), key=lambda device: device.uuid)
+        if (old := present.get(device.uuid)) is None
+        or (old.kind, old.name, old.memory_bytes) != (device.kind, device.name, device.memory_bytes)
+    ]
+    put(session, Device, changed, key=("host_id", "uuid"), update=("kind", "name", "memory_bytes"))
+    bare = sorted({checks.name("Device uuid", uuid) for uuid in mentioned} - set(described) - set(present))
+    if len(bare) + len(present) > MAX_DEVICES:
+        raise Invalid("Devices of one host", len(bare) + len(present), f"at most {MAX_DEVICES}")
+    add_missing(
+        session,
+        Device,
+        [{"host_id": host_id, "uuid": uuid, "kind": _kind(uuid), "name": uuid, "memory_bytes": None} for uuid in bare],
+    )
+    for device in present.values():
+        session.expire(device)
+    rows = session.execute(select(Device.uuid, Device.id).where(Device.host_id == host_id))
+    return {row.uuid: row.id for row in rows}
+
+
+def _kind(uuid: str) -> str:
+    return DeviceKind.CPU.value if uuid == "cpu" else DeviceKind.GPU.value

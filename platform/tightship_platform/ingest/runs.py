@@ -1,0 +1,229 @@
+"""Runs: announced by their launcher, kept alive by heartbeats, ended by a record or by silence."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from tightship_platform import capture_flow, checks
+from tightship_platform.errors import Invalid
+from tightship_platform.ingest.holding import close_allocations
+from tightship_platform.ingest.offload import check_offload, put_offload
+from tightship_platform.ingest.steps import counted_steps
+from tightship_platform.ingest.upsert import add_missing
+from tightship_platform.models import Run, Workflow
+from tightship_platform.retention import is_removed
+from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.vocabulary import RunState
+from tightship_platform.wire import RunRecord
+
+LOST_AFTER_NS = 120 * NS_PER_S
+"""A run that nothing was heard of for this long, and that has no end record, is lost."""
+UNKNOWN_WORKFLOW = "unknown"
+"""Holds runs that an agent saw and no launcher announced yet."""
+SOURCE_LAUNCH = "launch"
+SOURCE_AGENT = "agent"
+MAX_LABELS = 64
+MAX_ARGUMENTS = 256
+ARGUMENT_MAX = 4096
+COMMAND_MAX = 65_536
+
+
+def apply_run(session: Session, record: RunRecord, *, now: int | None = None) -> str:
+    """Take a launcher's record of a start or an end; returns the run's key.
+
+    An end stays an end, whatever comes later and in whatever order. The first end record counts.
+
+    :raises Invalid: a value is not acceptable; nothing was changed.
+    """
+    now = now_ns() if now is None else now
+    _check(record, now)
+    workflow = _workflow(session, record.workflow)
+    values = {
+        "key": record.run,
+        "workflow_id": workflow.id,
+        "source": SOURCE_LAUNCH,
+        "simulated": False,
+        "command": [],
+        "labels": {},
+        "state": RunState.RUNNING.value,
+        "start_ns": record.start_ns,
+        "last_seen_ns": record.start_ns,
+        "ranks": [],
+    }
+    add_missing(session, Run, [values])
+    run = lock_run(session, record.run)
+    run.workflow_id = workflow.id
+    run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source
+    if run.state == RunState.RUNNING:
+        run.reason = None
+    run.external_id = checks.optional_name("External id", record.external_id)
+    run.host_name, run.user_name = record.host, checks.optional_name("User", record.user)
+    run.command, run.labels = _command(record.command), dict(record.labels)
+    run.start_ns = record.start_ns
+    # A record may have waited in a spool: what it proves is that the run lived at its own times.
+    run.last_seen_ns = max(run.last_seen_ns, record.start_ns, record.end_ns or 0)
+    _take_ownership(session, workflow, record)
+    if record.end_ns is not None and run.end_ns is None:
+        _end(session, run, record.end_ns, record.exit_code, now)
+        if not is_removed(session, run):
+            run.accounted_ns = None
+    if record.offload:
+        put_offload(session, run, record.offload, now)
+    session.flush()
+    return run.key
+
+
+def lock_run(session: Session, key: str) -> Run:
+    """The run, which exists, with its row locked until the transaction ends."""
+    session.execute(update(Run).where(Run.key == key).values(key=Run.key).execution_options(synchronize_session=False))
+    return session.scalars(select(Run).where(Run.key == key).execution_options(populate_existing=True)).one()
+
+
+def runs_by_key(session: Session, first_seen: Mapping[str, int], host: str) -> tuple[dict[str, Run], list[str]]:
+    """The runs of these keys, locked, in order of key; makes placeholders for those never announced.
+
+    :param first_seen: key → earliest time at which it was seen, which is a placeholder's start.
+    :returns: the runs by key, and the keys that were never announced. See [Note: runs that were never announced].
+    """
+    if not first_seen:
+        return {}, []
+    known = set(session.scalars(select(Run.key).where(Run.key.in_(first_seen))))
+    missing = sorted(set(first_seen) - known)
+    if missing:
+        workflow = _workflow(session, UNKNOWN_WORKFLOW)
+        reason = f"seen by the agent on {host}; its launcher has not reported yet"
+        rows = [
+            {
+                "key": key,
+                "workflow_id": workflow.id,
+                "source": SOURCE_AGENT,
+                "simulated": False,
+                "host_name": host,
+                "command": [],
+                "labels": {},
+                "state": RunState.RUNNING.value,
+                "reason": reason,
+                "start_ns": first_seen[key],
+                "last_seen_ns": first_seen[key],
+                "ranks": [],
+            }
+            for key in missing
+        ]
+        add_missing(session, Run, rows)
+    runs = {key: lock_run(session, key) for key in sorted(first_seen)}
+    for key, run in runs.items():
+        if run.source == SOURCE_AGENT:
+            run.start_ns = min(run.start_ns, first_seen[key])
+    return runs, [key for key, run in runs.items() if run.source == SOURCE_AGENT]
+
+
+def seen(run: Run, at_ns: int) -> None:
+    """A sign of life. A run that was given up comes back."""
+    run.last_seen_ns = max(run.last_seen_ns, at_ns)
+
+
+def revive(run: Run, now: int) -> None:
+    """Undo `lost` when the run was heard of recently."""
+    if run.state == RunState.LOST and run.end_ns is None and run.last_seen_ns >= now - LOST_AFTER_NS:
+        run.state = RunState.RUNNING.value
+        run.reason = None
+
+
+def close_lost_runs(session: Session, *, now: int | None = None) -> list[str]:
+    """Mark runs as lost that fell silent; returns their keys. A heartbeat or an end record brings them back."""
+    now = now_ns() if now is None else now
+    silent = select(Run.key).where(Run.state == RunState.RUNNING.value, Run.last_seen_ns < now - LOST_AFTER_NS)
+    lost = []
+    for key in session.scalars(silent.order_by(Run.key)).all():
+        run = lock_run(session, key)
+        if run.state == RunState.RUNNING and run.last_seen_ns < now - LOST_AFTER_NS:
+            run.state = RunState.LOST.value
+            run.reason = f"no sign of life for {LOST_AFTER_NS // NS_PER_S} s; its host, agent or launcher went away"
+            lost.append(key)
+    session.flush()
+    return lost
+
+
+def _end(session: Session, run: Run, end_ns: int, exit_code: int | None, now: int) -> None:
+    run.end_ns, run.exit_code = end_ns, exit_code
+    run.state = (RunState.FINISHED if exit_code == 0 else RunState.FAILED).value
+    run.reason = _why_failed(exit_code)
+    close_allocations(session, run)
+    run.steps = counted_steps(session, run)
+    session.flush()
+    capture_flow.run_ended(session, run, now=now)
+
+
+def _why_failed(exit_code: int | None) -> str | None:
+    if exit_code == 0:
+        return None
+    if exit_code is None:
+        return "ended without an exit code"
+    if exit_code > 128:
+        try:
+            return f"ended by {signal.Signals(exit_code - 128).name}"
+        except ValueError:
+            return f"ended with exit code {exit_code}"
+    return f"ended with exit code {exit_code}"
+
+
+def _workflow(session: Session, name: str) -> Workflow:
+    found = select(Workflow).where(Workflow.name == name)
+    workflow = session.scalar(found)
+    if workflow is None:
+        add_missing(session, Workflow, [{"name": name, "labels": {}}])
+        workflow = session.scalars(found).one()
+    return workflow
+
+
+def _take_ownership(session: Session, workflow: Workflow, record: RunRecord) -> None:
+    """Team and owner are those of the newest run that names them; an old record that comes late changes nothing."""
+    team = checks.optional_name("Team", record.team)
+    owner = checks.optional_name("Owner", record.owner)
+    if team is None and owner is None:
+        return
+    later = select(Run.id).where(
+        Run.workflow_id == workflow.id, Run.start_ns > record.start_ns, Run.source != SOURCE_AGENT
+    )
+    is_newest = session.scalar(later.limit(1)) is None
+    if team is not None and (is_newest or workflow.team is None):
+        workflow.team = team
+    if owner is not None and (is_newest or workflow.owner is None):
+        workflow.owner = owner
+
+
+def _check(record: RunRecord, now: int) -> None:
+    checks.key("Run", record.run)
+    checks.name("Workflow", record.workflow)
+    checks.name("Host", record.host)
+    for what, value in (("Team", record.team), ("Owner", record.owner), ("User", record.user)):
+        checks.optional_name(what, value)
+    checks.optional_name("External id", record.external_id)
+    checks.time_ns("start_ns", record.start_ns, now)
+    if len(record.labels) > MAX_LABELS:
+        raise Invalid("Number of labels", len(record.labels), f"at most {MAX_LABELS}")
+    for label, value in record.labels.items():
+        checks.name("Label", label)
+        checks.name(f"Label {label}", value, empty=True)
+    check_offload(record.offload)
+    if record.end_ns is not None:
+        checks.time_ns("end_ns", record.end_ns, now)
+        if record.end_ns < record.start_ns:
+            raise Invalid("end_ns", record.end_ns, f"a time after start_ns {record.start_ns}")
+    if record.exit_code is not None:
+        checks.count("exit_code", record.exit_code, most=255)
+        if record.end_ns is None:
+            raise Invalid("exit_code", record.exit_code, "null while end_ns is null")
+
+
+def _command(command: list[str]) -> list[str]:
+    kept: list[str] = []
+    for text in command[:MAX_ARGUMENTS]:
+        kept.append(checks.argument(text, ARGUMENT_MAX))
+        if sum(map(len, kept)) > COMMAND_MAX:
+            return [*kept[:-1], "…"]
+    return kept if len(command) <= MAX_ARGUMENTS else [*kept, "…"]

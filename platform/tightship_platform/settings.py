@@ -1,0 +1,135 @@
+"""The one place that reads the environment (`TIGHTSHIP_*`) and `tightship.toml`.
+
+Precedence: environment, then `tightship.toml` in `$TIGHTSHIP_HOME` (or the file that `TIGHTSHIP_CONFIG` names),
+then the defaults of the embedded mode. Embedded and distributed installs differ in URLs only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tightship_platform.errors import Invalid
+
+DEFAULT_PORT = 8050
+DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
+_DAYS = (36_500, "days")
+_WHOLE = {
+    "upload_max_bytes": (10**15, "bytes"),
+    "keep_days": _DAYS,
+    "keep_rollup_days": _DAYS,
+    "keep_trace_days": _DAYS,
+}
+"""Settings that are whole numbers: the largest one, and what they count."""
+
+
+def _default_home() -> Path:
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "tightship"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting of tightship. Each is read from `TIGHTSHIP_<NAME>` or from `<name>` in tightship.toml."""
+
+    home: Path = field(default_factory=_default_home)
+    """Folder of the embedded database, broker, artifacts, spool and logs."""
+    database_url: str = ""
+    """SQLAlchemy URL; default: SQLite in `home`."""
+    broker_url: str = ""
+    """Celery broker; default: `filesystem://` under `home`."""
+    artifacts_url: str = ""
+    """fsspec URL of the trace store; default: a folder under `home`."""
+    server: str = DEFAULT_SERVER
+    """Where agents, launchers and the command line find the API."""
+    token: str = ""
+    """Bearer token that clients send; empty: none."""
+    runtime_dir: Path = field(default_factory=lambda: Path(f"/tmp/tightship-{os.getuid()}"))  # noqa: S108
+    """Where launched jobs keep their Kineto socket and step counters; short, because socket paths end at 108 bytes."""
+    host_name: str = ""
+    """Name under which the agent reports this host; default: the system's host name."""
+    upload_max_bytes: int = 4 * 1024**3
+    """Largest trace file that the server accepts."""
+    keep_days: int = 30
+    """Days for which samples and step counts are kept; 0: for ever."""
+    keep_rollup_days: int = 400
+    """Days for which means per minute are kept (those per hour stay as long as their run); 0: for ever."""
+    keep_trace_days: int = 90
+    """Days for which trace files are kept (what was found in them stays); 0: for ever."""
+
+    def __post_init__(self) -> None:
+        if not self.server.startswith(("http://", "https://")):
+            raise Invalid("TIGHTSHIP_SERVER", self.server, "an http:// or https:// URL")
+        # <runtime_dir>/<run key>/dynoconfigclient<uuid>, where the job's Kineto listens, has to fit 107 bytes.
+        if len(os.fsencode(self.runtime_dir)) > 36:
+            raise Invalid("TIGHTSHIP_RUNTIME_DIR", str(self.runtime_dir), "a path of at most 36 bytes")
+        if self.upload_max_bytes <= 0:
+            raise Invalid("TIGHTSHIP_UPLOAD_MAX_BYTES", self.upload_max_bytes, "a positive number of bytes")
+        if 0 < self.keep_rollup_days < (self.keep_days or self.keep_rollup_days + 1):
+            least = f"TIGHTSHIP_KEEP_DAYS ({self.keep_days or 'for ever'})"
+            raise Invalid("TIGHTSHIP_KEEP_ROLLUP_DAYS", self.keep_rollup_days, f"at least {least}, or 0 for ever")
+        if not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
+            raise Invalid("TIGHTSHIP_TOKEN", "(not shown)", "printable ASCII characters without spaces")
+        object.__setattr__(self, "server", self.server.rstrip("/"))
+        defaults = {
+            "database_url": f"sqlite:///{self.home / 'tightship.db'}",
+            "broker_url": "filesystem://",
+            "artifacts_url": str(self.home / "artifacts"),
+            "host_name": os.uname().nodename,
+        }
+        for name, value in defaults.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+
+    @property
+    def spool_dir(self) -> Path:
+        """Records that wait for the server."""
+        return self.home / "spool"
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise Invalid("Settings file", str(path), f"readable TOML ({error})") from error
+    known = {f.name for f in fields(Settings)}
+    for name in values:
+        if name not in known:
+            raise Invalid(f"Setting in {path}", name, f"one of {', '.join(sorted(known))}")
+    return values
+
+
+def _coerce(name: str, value: Any) -> Any:
+    if name in ("home", "runtime_dir"):
+        return Path(str(value)).expanduser().absolute()
+    if name in _WHOLE:
+        most, unit = _WHOLE[name]
+        if not re.fullmatch(r"\d{1,15}", str(value), re.ASCII) or int(value) > most:
+            raise Invalid(f"TIGHTSHIP_{name.upper()}", value, f"a whole number of {unit}")
+        return int(value)
+    if not isinstance(value, str):
+        raise Invalid(f"Setting {name}", value, "a string")
+    return value
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings in force for this process.
+
+    :raises Invalid: a value or the file is not acceptable.
+    """
+    env = os.environ if environ is None else environ
+    home = _coerce("home", env["TIGHTSHIP_HOME"]) if env.get("TIGHTSHIP_HOME") else _default_home()
+    values = _read_file(Path(env.get("TIGHTSHIP_CONFIG") or home / "tightship.toml"))
+    values["home"] = home
+    for f in fields(Settings):
+        text = env.get(f"TIGHTSHIP_{f.name.upper()}")
+        if text:
+            values[f.name] = text
+    return Settings(**{name: _coerce(name, value) for name, value in values.items()})

@@ -1,0 +1,103 @@
+"""The closed word lists of tightship: states, buckets, scopes. One concept, one word, one place."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    """Ended with exit code 0."""
+    FAILED = "failed"
+    """Ended with another exit code or by a signal."""
+    LOST = "lost"
+    """Neither a heartbeat nor an end record came for a while."""
+
+
+class CaptureState(StrEnum):
+    """A capture moves down this list, or to FAILED / EXPIRED with a reason."""
+
+    REQUESTED = "requested"
+    LEASED = "leased"
+    ARMED = "armed"
+    RECORDING = "recording"
+    WRITTEN = "written"
+    UPLOADED = "uploaded"
+    ANALYZED = "analyzed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more will happen."""
+        return self in (CaptureState.ANALYZED, CaptureState.FAILED, CaptureState.EXPIRED)
+
+    @property
+    def rank(self) -> int:
+        """Position in the sequence; a capture never moves to a lower one except by a renewed request."""
+        return list(CaptureState).index(self)
+
+
+class Bucket(StrEnum):
+    """Where a run's device time went. A run's buckets sum to its allocated device-nanoseconds exactly."""
+
+    PRODUCTIVE = "productive"
+    """The device computed."""
+    INPUT = "input"
+    """The device waited for the next batch."""
+    CHECKPOINT = "checkpoint"
+    """The device waited while state was saved."""
+    HOST_SYNC = "host_sync"
+    """The device ran dry because the host waited for a scalar or another synchronisation."""
+    HOST = "host"
+    """The device waited for the host to issue work."""
+    COMMUNICATION = "communication"
+    """Communication that no computation hid."""
+    HELD_IDLE = "held_idle"
+    """The run held the device and nothing at all happened, neither device activity nor steps."""
+    STARTUP = "startup"
+    """From taking the device to the first step."""
+    SHUTDOWN = "shutdown"
+    """From the last step to giving the device back."""
+    UNEXPLAINED = "unexplained"
+    """No metric and no trace says what happened."""
+
+
+class Method(StrEnum):
+    """How a saving was obtained, best first."""
+
+    MEASURED = "measured"
+    SIMULATED = "simulated"
+    BOUND = "bound"
+
+
+class OpportunityState(StrEnum):
+    """Where an opportunity stands in the loop."""
+
+    OPEN = "open"
+    APPLIED = "applied"
+    VERIFIED = "verified"
+    REFUTED = "refuted"
+    DISMISSED = "dismissed"
+
+
+class Scope(StrEnum):
+    """What a token permits. Every API route declares the one that it needs."""
+
+    INGEST = "ingest"
+    READ = "read"
+    CAPTURE = "capture"
+    APPLY = "apply"
+    ADMIN = "admin"
+
+
+class DeviceKind(StrEnum):
+    """What a device is."""
+
+    GPU = "gpu"
+    MIG = "mig"
+    CPU = "cpu"
+    """The processor of a host that has no accelerator."""

@@ -1,0 +1,245 @@
+"""What travels between agents, launchers and the API: plain dataclasses, JSON on the wire.
+
+The agent encodes them with `dataclasses.asdict` (no pydantic on the host); FastAPI validates the same classes and
+writes them into the OpenAPI document. Every record may be delivered more than once: the server applies it
+idempotently. Times are UTC nanoseconds, sizes bytes, ratios 0..1; missing is null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+NAME_MAX = 200
+"""Longest workflow, team, owner, host, label key or value."""
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    """A run as its launcher tells it, at its start and again at its end."""
+
+    run: str
+    workflow: str
+    start_ns: int
+    host: str
+    user: str | None = None
+    team: str | None = None
+    owner: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    command: list[str] = field(default_factory=list)
+    external_id: str | None = None
+    end_ns: int | None = None
+    exit_code: int | None = None
+    """As a shell reports it: 128 + n when the command died of signal n. Null while it runs."""
+    offload: dict[str, int] = field(default_factory=dict)
+    """What the job's offload plan predicted and what its steps took; the figures are named in ingest/offload.py."""
+
+
+@dataclass(kw_only=True)
+class DeviceRecord:
+    """A device of the reporting host."""
+
+    uuid: str
+    kind: str
+    name: str
+    memory_bytes: int | None = None
+
+
+@dataclass(kw_only=True)
+class SourceState:
+    """What one source can see: state is `ok`, `absent` or `error`; detail says why in one line."""
+
+    name: str
+    state: str
+    detail: str = ""
+
+
+@dataclass(kw_only=True)
+class RankRecord:
+    """One training process of a run."""
+
+    rank: int
+    pid: int
+    guard: bool
+    """The exit guard is known to be installed in it."""
+    steps: int | None = None
+
+
+@dataclass(kw_only=True)
+class LiveRun:
+    """A run that the agent sees alive on its host, and the devices it holds there."""
+
+    run: str
+    ranks: list[RankRecord] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    """UUIDs of devices held now."""
+    since_ns: int = 0
+    """Start of the run's oldest process on this host."""
+
+
+@dataclass(kw_only=True)
+class Heartbeat:
+    """Who is there. Sent every few seconds, never spooled: only the newest matters."""
+
+    host: str
+    time_ns: int
+    agent_version: str
+    info: dict[str, str | int | float] = field(default_factory=dict)
+    devices: list[DeviceRecord] = field(default_factory=list)
+    sources: list[SourceState] = field(default_factory=list)
+    runs: list[LiveRun] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class DeviceSample:
+    """One device at one instant; columns as in models.metrics.Sample."""
+
+    time_ns: int
+    device: str
+    util_frac: float | None = None
+    sm_active_frac: float | None = None
+    sm_occupancy_frac: float | None = None
+    tensor_active_frac: float | None = None
+    dram_active_frac: float | None = None
+    memory_used_bytes: int | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    clock_hz: int | None = None
+    pcie_rx_bytes_per_s: int | None = None
+    pcie_tx_bytes_per_s: int | None = None
+    nvlink_rx_bytes_per_s: int | None = None
+    nvlink_tx_bytes_per_s: int | None = None
+
+
+@dataclass(kw_only=True)
+class HostSampleRecord:
+    """The host at one instant; columns as in models.metrics.HostSample."""
+
+    time_ns: int
+    cpu_frac: float | None = None
+    memory_used_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    disk_read_bytes_per_s: int | None = None
+    disk_write_bytes_per_s: int | None = None
+    net_rx_bytes_per_s: int | None = None
+    net_tx_bytes_per_s: int | None = None
+
+
+@dataclass(kw_only=True)
+class RunSampleRecord:
+    """What one run used of one device at one instant."""
+
+    time_ns: int
+    run: str
+    device: str
+    util_frac: float | None = None
+    memory_used_bytes: int | None = None
+    cpu_cores: float | None = None
+
+
+@dataclass(kw_only=True)
+class StepRecord:
+    """Steps of one rank within one bucket of time."""
+
+    run: str
+    rank: int
+    time_ns: int
+    width_ns: int
+    steps: int
+    first_step_ns: int | None = None
+    last_step_ns: int | None = None
+
+
+@dataclass(kw_only=True)
+class AllocationRecord:
+    """A run holds a device from `start_ns`; `end_ns` is null while it does."""
+
+    run: str
+    device: str
+    start_ns: int
+    end_ns: int | None = None
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """A host's metrics since its last batch."""
+
+    host: str
+    devices: list[DeviceRecord] = field(default_factory=list)
+    """Named again so that a batch can be applied before any heartbeat."""
+    samples: list[DeviceSample] = field(default_factory=list)
+    host_samples: list[HostSampleRecord] = field(default_factory=list)
+    run_samples: list[RunSampleRecord] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    allocations: list[AllocationRecord] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class CaptureParams:
+    """What to record. Exactly one of `duration_ns` and `iterations` is set."""
+
+    duration_ns: int | None = 1_000_000_000
+    iterations: int | None = None
+    stacks: bool = True
+    shapes: bool = True
+    memory: bool = False
+    insist: bool = False
+    """Record also where no exit guard is known: a process that ends meanwhile may abort."""
+
+
+@dataclass(kw_only=True)
+class CaptureRequest:
+    """Ask for one trace per rank of a run."""
+
+    target: str
+    """A run id, or a workflow name = its newest live run."""
+    params: CaptureParams = field(default_factory=CaptureParams)
+    requested_by: str = "cli"
+
+
+@dataclass(kw_only=True)
+class LeaseRequest:
+    """An agent asks for captures of the runs that it sees alive."""
+
+    host: str
+    runs: list[str]
+
+
+@dataclass(kw_only=True)
+class Lease:
+    """A capture that this agent has to carry out before the lease expires; every report renews it."""
+
+    capture: str
+    run: str
+    params: CaptureParams
+    attempt: int
+    lease_expires_ns: int
+
+
+@dataclass(kw_only=True)
+class ExpectedRank:
+    """One entry of a capture's manifest."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(kw_only=True)
+class CaptureReport:
+    """How far the agent is with a capture.
+
+    `failed` needs a reason; `requested` gives the lease back with one; `leased` may say what the agent waits for.
+    """
+
+    host: str
+    state: str
+    reason: str | None = None
+    expected: list[ExpectedRank] = field(default_factory=list)
+    """The manifest, as soon as it is known (`armed`)."""
+
+
+LEASE_NS = 30_000_000_000
+"""A lease that is not renewed by a report for this long is taken back."""
+MAX_CAPTURE_ATTEMPTS = 3
+MIN_CAPTURE_NS = 10_000_000
+MAX_CAPTURE_NS = 60_000_000_000
+MAX_ITERATIONS = 10_000

@@ -1,0 +1,168 @@
+"""`tightship offload`: files in, tables, plans and single lines out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tightship_analyzers.commands.offload import offload
+from tightship_analyzers.offload_planner.measured import profile_of
+from tightship_analyzers.offload_planner.profile import (
+    LayerCost,
+    Origin,
+    Profile,
+    RestCost,
+    read_profile,
+    write_profile,
+)
+from tightship_offload.errors import PlanError
+from tightship_offload.plan import HardwareSpec, ModelSpec
+from tightship_offload.plan_file import read_plan
+from tightship_platform.errors import Invalid, TightshipError
+from tightship_platform.units import parse_bytes
+
+MIB = 2**20
+HARDWARE = HardwareSpec(
+    device="NVIDIA H200",
+    device_bytes=2**30,
+    host_bytes=2**34,
+    cores=16,
+    h2d_bytes_per_s=5e9,
+    d2h_bytes_per_s=5e9,
+    h2d_duplex_bytes_per_s=4e9,
+    d2h_duplex_bytes_per_s=4e9,
+    adam_params_per_s={1: 4e8, 16: 2e9},
+    device_adam_params_per_s=5e10,
+)
+LAYER = LayerCost(
+    forward_ns=20_000_000,
+    backward_ns=40_000_000,
+    parameters=10_000_000,
+    trainable=10_000_000,
+    activation_bytes=20 * MIB,
+    input_bytes=2 * MIB,
+)
+PROFILE = Profile(
+    model=ModelSpec(name="GPT", block="Block", layer_parameters=(10_000_000,) * 8, rest_parameters=1_000_000),
+    layers=(LAYER,) * 8,
+    rest=RestCost(after_forward_ns=10**7, parameters=10**6, trainable=10**6, activation_bytes=30 * MIB),
+    batch=8,
+    tokens=4096,
+    origin=Origin.MEASURED,
+    steps=5,
+    clips=True,
+    clip_norm=1.0,
+    hardware=HARDWARE,
+)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    write_profile(PROFILE, tmp_path / "profile.yaml")
+    return tmp_path / "profile.yaml"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(offload, [str(one) for one in arguments], catch_exceptions=False)
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(TightshipError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_profile_survives_its_file(profile: Path) -> None:
+    assert read_profile(profile) == PROFILE
+
+
+def test_plan_writes_a_plan_with_its_reasons(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    shown = call(
+        "plan", profile, "-o", path, "--device-memory", "600MiB", "--hardware", profile, "--pinned-budget", "8GiB"
+    )
+    plan = read_plan(path)
+    assert plan.moving and plan.prediction is not None
+    assert plan.prediction.device_bytes <= 600 * MIB
+    assert plan.loop.clip_norm == 1.0
+    assert plan.hardware == HARDWARE
+    for word in ("recommended", "fastest", "smallest", "most headroom", "of the speed without offload", "Faster: "):
+        assert word in shown.output
+    assert path.read_text().startswith("# GPT: a step of ")
+    explained = call("explain", path).output
+    assert f"{len(plan.moving)} of 8 layers of GPT take turns in {plan.window.slots} slots" in explained
+    assert "Updates begin with optimizer.step()" in explained
+
+    simulated = json.loads(call("simulate", profile, "--plan", path, "--json").stdout)
+    assert simulated["step_ns"]["value"] == plan.prediction.step_ns.value
+    table = call("simulate", profile, "--plan", path).output
+    assert "RESOURCE" in table and "compute" in table and "DEVICE WAITS FOR" in table
+
+
+def test_plan_in_json_lists_alternatives(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    answer = json.loads(
+        call("plan", profile, "-o", path, "--device-memory", "500MiB", "--hardware", profile, "--json").stdout
+    )
+    options = answer["alternatives"]
+    assert options["fastest"]["step_ns"] <= options["recommended"]["step_ns"]
+    assert options["smallest"]["device_bytes"] <= options["recommended"]["device_bytes"] <= 500 * MIB
+    assert answer["plan"]["version"] == 1
+
+
+def test_a_loop_that_cannot_stay_as_it_is_is_named(profile: Path, tmp_path: Path) -> None:
+    shown = call(
+        "plan", profile, "-o", tmp_path / "plan.yaml", "--device-memory", "310MiB", "--hardware", profile
+    ).output
+    assert "Change the loop first: " in shown
+    assert "Change the loop first: " in (tmp_path / "plan.yaml").read_text()
+
+
+def test_refusals_are_one_line(profile: Path, tmp_path: Path) -> None:
+    assert "is not there; write one with `tightship offload measure`" in refused("plan", tmp_path / "no.yaml")
+    assert "give" in refused("plan", profile, "--device-memory", "1MiB", "--hardware", profile)
+    assert "layers from 0 to 7" in refused("plan", profile, "--resident", "3-8", "--hardware", profile)
+    assert "layers from 0 to 7" in refused("plan", profile, "--resident", "0;rm -rf /", "--hardware", profile)
+    assert "Size is '8XB'" in refused("plan", profile, "--device-memory", "8XB")
+    assert "is not there" in refused("run", tmp_path / "no.yaml", "--", "true")
+    assert "is not there" in refused("explain", tmp_path / "no.yaml")
+    (tmp_path / "bad.yaml").write_text(
+        "version: 1\nmodel: {name: x, layer_parameters: [1]}\nlayers: []\norigin: told\n"
+    )
+    assert "profile.origin is 'told'; expected one of measured" in refused("plan", tmp_path / "bad.yaml")
+    other = tmp_path / "other.yaml"
+    other.write_text("version: 1\nmodel: {name: x, layer_parameters: [1, 1]}\nwindow: {slots: 2}\n")
+    assert "the plan is for 2 layers, this model has 8" in refused("simulate", profile, "--plan", other)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"model": {"name": "x", "layer_parameters": [1]}},
+        {"model": {"name": "x", "layer_parameters": [1]}, "trainable": [1], "forward_ns": ["1; rm"]},
+        {"model": []},
+    ],
+)
+def test_a_record_that_is_none_is_refused_in_one_line(record: dict[str, object]) -> None:
+    with pytest.raises(PlanError) as caught:
+        profile_of(record, HARDWARE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("4096b", 4096), ("8GiB", 2**33), ("8G", 2**33), ("80GB", 80 * 10**9), ("1.5 MiB", 3 * 2**19)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "nan", "8 GiB GiB", "９"])
+def test_texts_that_are_no_sizes(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_bytes(text)

@@ -1,0 +1,242 @@
+"""The planner's choice against every choice there is, and what it says when nothing fits."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from tightship_analyzers.offload_planner.candidate import Candidate, Rules, links_of
+from tightship_analyzers.offload_planner.limits import Limits, Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.planner import search
+from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
+from tightship_analyzers.offload_planner.simulate import simulate
+from tightship_offload.errors import PlanError
+from tightship_offload.host_limits import HostLimits
+from tightship_offload.plan import (
+    Clipping,
+    Dtype,
+    HardwareSpec,
+    ModelSpec,
+    Precision,
+    Recompute,
+    UpdateStart,
+)
+
+MIB = 2**20
+SEED = int(os.environ.get("TIGHTSHIP_TEST_SEED", "20261120"))
+PROFILES = 40
+
+
+def made_profile(chance: random.Random, layers: int | None = None, batch: int = 1) -> Profile:
+    """Uneven layers, sometimes one of them frozen, compute and transfers of the same order."""
+    costs = []
+    uneven = chance.choice([0.0, 0.3, 1.0])
+    for _ in range(layers or chance.randint(4, 9)):
+        size = round(8e6 * (1 + uneven * chance.uniform(-0.8, 2)))
+        forward_ns = round(4e6 * chance.choice([0.3, 1, 3]) * (1 + uneven * chance.uniform(-0.5, 1)))
+        costs.append(
+            LayerCost(
+                forward_ns=forward_ns,
+                backward_ns=2 * forward_ns,
+                parameters=size,
+                trainable=0 if chance.random() < 0.1 else size,
+                activation_bytes=chance.randint(1, 40) * MIB,
+                input_bytes=MIB,
+            )
+        )
+    return Profile(
+        model=ModelSpec(name="Made", layer_parameters=tuple(cost.parameters for cost in costs)),
+        layers=tuple(costs),
+        rest=RestCost(after_forward_ns=10**6, parameters=10**6, trainable=10**6, activation_bytes=8 * MIB),
+        precision=chance.choice([Precision(), Precision(weights=Dtype.BF16, gradients=Dtype.BF16)]),
+        batch=batch,
+        origin=Origin.MEASURED,
+    )
+
+
+def made_hardware(chance: random.Random) -> HardwareSpec:
+    h2d, d2h = chance.uniform(1e9, 12e9), chance.uniform(1e9, 12e9)
+    duplex = chance.uniform(0.5, 1)
+    return HardwareSpec(
+        device="Made",
+        device_bytes=1024 * MIB,
+        host_bytes=8192 * MIB,
+        cores=8,
+        h2d_bytes_per_s=h2d,
+        d2h_bytes_per_s=d2h,
+        h2d_duplex_bytes_per_s=h2d * duplex,
+        d2h_duplex_bytes_per_s=d2h * duplex,
+        adam_params_per_s={1: chance.uniform(2e8, 1e9), 8: chance.uniform(1e9, 4e9)},
+        device_adam_params_per_s=chance.choice([None, 2e10]),
+    )
+
+
+def every_choice(profile: Profile, hardware: HardwareSpec, wish: Wish, limits: Limits) -> int:
+    """The shortest step over all windows, all sets of resident layers, their placements and recomputation."""
+    count = len(profile.layers)
+    best = None
+    for size in range(count + 1):
+        for resident in map(frozenset, itertools.combinations(range(count), size)):
+            placements = [resident, *([frozenset[int]()] if wish.residents_on_cpu else [])]
+            moving = max(1, count - size)
+            for slots, placed, recompute in itertools.product(range(min(2, moving), moving + 1), placements, Recompute):
+                candidate = Candidate(
+                    profile=profile,
+                    hardware=hardware,
+                    rules=wish.rules,
+                    slots=slots,
+                    resident=resident,
+                    gpu_resident=placed,
+                    recompute=recompute,
+                )
+                if shortfalls(candidate.memory, limits):
+                    continue
+                # No schedule is shorter than the bound: what cannot be the best need not be simulated.
+                if best is not None and candidate.bound_ns >= best:
+                    continue
+                step_ns = simulate(candidate.work, links_of(hardware), candidate.choice).step_ns
+                best = step_ns if best is None else min(best, step_ns)
+    assert best is not None
+    return best
+
+
+@pytest.mark.parametrize("number", range(PROFILES))
+def test_the_recommendation_is_within_two_percent_of_the_best_of_all(number: int) -> None:
+    chance = random.Random(SEED * 1000 + number)
+    profile, hardware = made_profile(chance), made_hardware(chance)
+    rules = chance.choice([Rules(), Rules(clipping=Clipping.NONE, start=UpdateStart.DURING_BACKWARD)])
+    least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER).memory.device
+    wish = Wish(
+        device_bytes=round(least * chance.uniform(1.05, 2.5)), residents_on_cpu=chance.random() < 0.5, rules=rules
+    )
+    found = search(profile, hardware, wish)
+    best = every_choice(profile, hardware, wish, found.limits)
+    assert found.recommended.step_ns <= best * 1.02, f"TIGHTSHIP_TEST_SEED={SEED}, profile {number}"
+    assert not shortfalls(found.recommended.candidate.memory, found.limits)
+
+
+def test_nothing_simulates_faster_than_its_bound() -> None:
+    chance = random.Random(SEED)
+    for _ in range(150):
+        profile, hardware = made_profile(chance, batch=4), made_hardware(chance)
+        count = len(profile.layers)
+        resident = frozenset(chance.sample(range(count), chance.randint(0, count)))
+        streamed = frozenset(chance.sample(sorted(set(range(count)) - resident), (count - len(resident)) // 2))
+        start = chance.choice(list(UpdateStart))
+        candidate = Candidate(
+            profile=profile,
+            hardware=hardware,
+            rules=Rules(
+                start=start, clipping=Clipping.NONE if start is UpdateStart.DURING_BACKWARD else Clipping.EXACT
+            ),
+            slots=chance.randint(2, count),
+            resident=resident,
+            gpu_resident=chance.choice([frozenset[int](), resident]),
+            gpu_streamed=streamed,
+            recompute=chance.choice(list(Recompute)),
+            micro_batches=chance.choice([1, 2, 4]),
+        )
+        result = simulate(candidate.work, links_of(hardware), candidate.choice)
+        assert result.step_ns >= candidate.bound_ns - 10 * count  # a link rounds each transfer up to whole ns
+        assert result.step_ns >= candidate.compute_ns
+
+
+def test_more_device_memory_never_makes_the_recommendation_slower() -> None:
+    chance = random.Random(SEED)
+    for _ in range(4):
+        profile, hardware = made_profile(chance, layers=6), made_hardware(chance)
+        least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER).memory.device
+        steps = [
+            search(profile, hardware, Wish(device_bytes=round(least * more))).fastest.step_ns
+            for more in (1.05, 1.3, 1.8, 3)
+        ]
+        for tighter, wider in itertools.pairwise(steps):
+            assert wider <= tighter * 1.001
+
+
+def test_what_fits_needs_no_change_of_the_loop() -> None:
+    profile, hardware = made_profile(random.Random(1), batch=8), made_hardware(random.Random(1))
+    found = search(profile, hardware)
+    assert found.recommended.candidate.micro_batches == profile.micro_batches
+    assert found.smallest.candidate.memory.device <= found.recommended.candidate.memory.device
+    assert found.fastest.step_ns <= found.recommended.step_ns <= found.fastest.step_ns * 1.005
+
+
+def refused(profile: Profile, hardware: HardwareSpec, wish: Wish) -> str:
+    with pytest.raises(PlanError) as caught:
+        search(profile, hardware, wish)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_refusal_names_what_binds_and_the_smallest_change() -> None:
+    chance = random.Random(2)
+    profile, hardware = made_profile(chance, layers=6, batch=8), made_hardware(chance)
+    least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER, micro_batches=8)
+    plain = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.NONE)
+
+    line = refused(profile, hardware, Wish(device_bytes=least.memory.device - MIB))
+    assert "device memory, and the device budget given allows" in line and "give 1.0 MiB more device memory" in line
+
+    recomputing = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER)
+    wish = Wish(device_bytes=recomputing.memory.device, recompute=Recompute.NONE, micro_batches=1)
+    assert plain.memory.device > recomputing.memory.device
+    assert "--recompute layer" in refused(profile, hardware, wish)
+
+    wish = Wish(device_bytes=least.memory.device, micro_batches=1)
+    assert "--micro-batches 8" in refused(profile, hardware, wish)
+
+    line = refused(profile, hardware, Wish(host_bytes=least.memory.host - MIB, resident=()))
+    assert "host memory, and the host budget given" in line and "1.0 MiB more host memory" in line
+
+    wish = Wish(slots=6, device_bytes=Candidate(profile=profile, hardware=hardware, slots=4).memory.device)
+    assert "take 4 slots instead of 6" in refused(
+        profile, hardware, Wish(slots=6, device_bytes=wish.device_bytes, recompute=Recompute.NONE, micro_batches=1)
+    )
+    wish = Wish(
+        slots=2,
+        resident=(0, 1, 2, 3),
+        recompute=Recompute.NONE,
+        micro_batches=1,
+        device_bytes=Candidate(
+            profile=profile, hardware=hardware, slots=2, resident=frozenset({0, 1}), gpu_resident=frozenset({0, 1})
+        ).memory.device,
+    )
+    assert "keep 2 layers resident instead of 4" in refused(profile, hardware, wish)
+
+
+def test_every_change_that_a_refusal_names_suffices() -> None:
+    chance = random.Random(SEED)
+    profile, hardware = made_profile(chance, layers=5, batch=4), made_hardware(chance)
+    least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER, micro_batches=4).memory
+    line = refused(profile, hardware, Wish(device_bytes=least.device - 1))
+    assert "1 B more device memory" in line
+    search(profile, hardware, Wish(device_bytes=least.device))
+    line = refused(profile, hardware, Wish(host_bytes=least.host - 1, resident=()))
+    assert "1 B more host memory" in line
+    search(profile, hardware, Wish(host_bytes=least.host, resident=()))
+
+
+def test_the_hosts_limits_bind_by_name() -> None:
+    chance = random.Random(3)
+    profile, hardware = made_profile(chance), made_hardware(chance)
+    group = HostLimits(total=10**12, available=10**11, cgroup=10**8, cgroup_free=10**8, memlock=None)
+    assert "control group's memory limit less 10 %" in refused(profile, hardware, Wish(host=group, resident=()))
+    full = HostLimits(total=10**12, available=10**7, cgroup=None, cgroup_free=None, memlock=None)
+    assert "host's available memory less 10 %" in refused(profile, hardware, Wish(host=full, resident=()))
+    locked = HostLimits(total=10**12, available=10**12, cgroup=None, cgroup_free=None, memlock=65536)
+    line = refused(profile, hardware, Wish(host=locked, resident=()))
+    assert "memlock limit (ulimit -l) allows 64.0 KiB" in line and "--pinned-budget" in line
+    assert limits_for(hardware, Wish(host=locked, pinned_bytes=10**12)).pinned == 10**12
+
+
+def test_noise_between_like_layers_is_levelled() -> None:
+    one = made_profile(random.Random(1)).layers[0]
+    layers = [replace(one, forward_ns=ns, backward_ns=2 * ns) for ns in (100, 110, 90, 100, 300)]
+    level = levelled([*layers, replace(one, parameters=one.parameters + 1, trainable=0, forward_ns=77)])
+    assert [layer.forward_ns for layer in level] == [100, 100, 100, 100, 300, 77]
+    assert [layer.backward_ns for layer in level[:5]] == [200, 200, 200, 200, 600]

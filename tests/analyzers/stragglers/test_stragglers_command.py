@@ -1,0 +1,42 @@
+"""`tightship stragglers`: the figures in a terminal and as JSON, and one line when there are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import op_tables
+import pytest
+from click.testing import CliRunner, Result
+
+from tightship_analyzers.commands.stragglers import stragglers
+from tightship_platform.errors import TightshipError
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(stragglers, [str(argument) for argument in arguments])
+
+
+@pytest.mark.reference
+@pytest.mark.skipif(not op_tables.REFERENCE.exists(), reason="the reference op tables are absent")
+@pytest.mark.parametrize(("name", "slowdown", "stage"), [("AR", 1.9730, 0), ("ST", 1.1787, 3)])
+def test_published_jobs(name: str, slowdown: float, stage: int) -> None:
+    path = op_tables.REFERENCE / f"trace-{name}.parquet"
+    result = run(path, "--json")
+    assert result.exit_code == 0, result.output
+    said: dict[str, Any] = json.loads(result.stdout)
+    assert said["slowdown"] == pytest.approx(slowdown, abs=1e-3)
+    assert said["stages"][0]["key"] == stage and said["stages"][0]["saving_ns"] > 0
+    assert said["workers"][0]["key"].keys() == {"rank", "dp_rank", "stage"}
+    assert said["actual_ns"] / said["ideal_ns"] == pytest.approx(said["slowdown"])
+    table = run(path, "--limit", "2", "--workers")
+    assert f"slowdown {slowdown:.4f}" in table.output and "Workers" in table.output
+    assert "more are not shown" in table.output
+
+
+def test_what_is_no_table_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("no table")
+    for path in (tmp_path / "x.parquet", tmp_path / "missing.parquet", tmp_path):
+        result = run(path)
+        assert isinstance(result.exception, TightshipError) and "\n" not in str(result.exception)

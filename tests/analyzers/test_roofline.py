@@ -1,0 +1,181 @@
+"""FLOPs and bytes on paper, the roof of made traces, and the real traces that recorded shapes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trace_files
+from device_trace import DeviceTrace
+
+from tightship_analyzers import hardware
+from tightship_analyzers import trace as traces
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.op_shapes import Inputs
+from tightship_analyzers.roofline.fusion import FusionCandidates
+from tightship_analyzers.roofline.measured import Roofline
+from tightship_analyzers.roofline.work import Family, convolution_output, work_of
+
+H100 = "NVIDIA H100 80GB HBM3"
+BF16, FLOAT = "c10::BFloat16", "float"
+
+
+def given(*dims: tuple[int, ...], kind: str = BF16) -> Inputs:
+    return Inputs(dims, tuple(kind if sizes else "Scalar" for sizes in dims))
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "family", "flops", "moved"),
+    [
+        ("aten::mm", given((4, 8), (8, 16)), Family.GEMM, 2 * 4 * 8 * 16, 2 * (32 + 128 + 64)),
+        ("aten::addmm", given((16,), (4, 8), (8, 16), ()), Family.GEMM, 2 * 4 * 8 * 16, 2 * (32 + 128 + 64)),
+        ("aten::bmm", given((3, 4, 8), (3, 8, 16), kind=FLOAT), Family.GEMM, 3 * 1024, 4 * 3 * (32 + 128 + 64)),
+        ("aten::add", given((10, 1), (10, 7)), Family.ELEMENTWISE, 70, 2 * (10 + 70 + 70)),
+        ("aten::add_", given((10, 7), (7,)), Family.ELEMENTWISE, 70, 2 * (70 + 7 + 70)),
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            given((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)),
+            Family.ATTENTION,
+            2 * (2 * 3 * 5 * 7 * 8) * 2,
+            2 * (240 + 336 + 336 + 240),
+        ),
+        (
+            "aten::convolution_backward",
+            given((1, 6, 4, 4), (1, 2, 6, 6), (6, 2, 3, 3)),
+            Family.CONVOLUTION,
+            2 * (2 * 96 * 18),
+            2 * (2 * 96 + 2 * (72 + 108)),
+        ),
+    ],
+)
+def test_work_on_paper(name: str, inputs: Inputs, family: Family, flops: int, moved: int) -> None:
+    work = work_of(name, inputs, {})
+    assert work is not None and (work.family, work.flops, work.bytes) == (family, flops, moved)
+
+
+def test_a_forward_convolution_is_known_where_its_backward_tells_the_output() -> None:
+    forward = given((1, 2, 6, 6), (6, 2, 3, 3))
+    assert work_of("aten::cudnn_convolution", forward, {}) is None
+    told = convolution_output(given((1, 6, 4, 4), (1, 2, 6, 6), (6, 2, 3, 3)))
+    assert told is not None
+    work = work_of("aten::cudnn_convolution", forward, dict([told]))
+    assert work is not None and work.flops == 2 * 96 * 18 and work.output_bytes == 2 * 96
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("aten::mm", given((4, 8), (9, 16))),
+        ("aten::mm", given((4, 8))),
+        ("aten::mm", Inputs(((4, 8), (8, 4)), ("ComplexFloat", "ComplexFloat"))),
+        ("aten::mm", given((4, 0), (0, 4))),
+        ("aten::add", Inputs((), ())),
+        ("aten::unknown", given((4, 8), (8, 4))),
+        ("add", given((4,), (4,))),
+    ],
+)
+def test_what_the_inputs_do_not_tell_is_not_guessed(name: str, inputs: Inputs) -> None:
+    assert work_of(name, inputs, {}) is None
+
+
+def made(tmp_path: Path, *, device: str = H100, shapes: bool = True, stacks: bool = True) -> Facts:
+    """Two steps of a matrix product of 0.1 PFLOP in 200 µs, then a chain of two additions, 100 µs each, in a module."""
+    trace = DeviceTrace()
+
+    def op(name: str, at_ns: int, inputs: Inputs, device_ns: tuple[int, int]) -> None:
+        told: dict[str, Any] = {"Input Dims": inputs.dims, "Input type": inputs.types} if shapes else {}
+        trace.host(name, at_ns, at_ns + 5_000, **told)
+        trace.pair((at_ns + 1_000, at_ns + 2_000), device_ns, name=f"kernel of {name}")
+
+    for step in range(3):
+        begin = step * 1_000_000
+        trace.step(step, begin, begin + 1_000_000)
+        op("aten::mm", begin + 10_000, given((4096, 4096), (4096, 4096)), (begin + 20_000, begin + 220_000))
+        if stacks:
+            trace.host(
+                f"nn.Module: Gelu_{step}",
+                begin + 29_000,
+                begin + 60_000,
+                category="python_function",
+                **{"Python id": step},
+            )
+        big = given((8192, 8192), (8192, 8192))
+        op("aten::add", begin + 30_000, big, (begin + 230_000, begin + 380_000))
+        op("aten::mul", begin + 40_000, big, (begin + 390_000, begin + 540_000))
+        op("aten::add", begin + 50_000, given((8, 8), (8, 8)), (begin + 550_000, begin + 551_000))
+    path = tmp_path / "made.json"
+    before = {"deviceProperties": [{"id": 0, "name": device}]}
+    path.write_bytes(trace_files.trace_text(trace.events, before=before, after={}))
+    return Facts(traces.open(path))
+
+
+def test_rates_and_utilisation_of_a_made_trace(tmp_path: Path) -> None:
+    found = made(tmp_path)[Roofline]
+    device = hardware.find(H100)
+    assert device is not None
+    rows = {row.family: row for row in found.families}
+    gemm, adding = rows[Family.GEMM], rows[Family.ELEMENTWISE]
+    flops = 2 * 4096**3
+    assert (gemm.calls, gemm.flops, gemm.device_ns) == (2, 2 * flops, 400_000)
+    assert gemm.peak_flops_per_s == device.flops("bf16")
+    assert gemm.achieved_flops_per_s == pytest.approx(flops / 200e-6)
+    assert gemm.attainable_flops_per_s == pytest.approx(device.flops("bf16"))
+    assert gemm.memory_bound_ns == 0
+    assert adding.memory_bound_ns == adding.device_ns == 602_000
+    assert adding.achieved_bytes_per_s * 602e-6 == pytest.approx(adding.bytes)
+    assert found.window_ns == 2_000_000
+    assert found.mfu_frac == pytest.approx(2 * flops / device.flops("bf16") / 2e-3)  # type: ignore[operator]
+    assert found.known_ns == found.kernel_ns == 1_002_000
+    json.dumps(found.as_dict())
+
+
+def test_chains_under_one_module_are_candidates(tmp_path: Path) -> None:
+    found = made(tmp_path)[FusionCandidates]
+    [row] = found.rows
+    assert (row.module, row.modules, row.ops, row.chains) == ("Gelu", 2, ("aten::add", "aten::mul"), 2)
+    assert row.device_ns == 600_000
+    device = hardware.find(H100)
+    assert device is not None
+    between, moved = 2 * 2 * 8192**2, 4 * 2 * 8192**2
+    spared_ns = between / device.memory_bytes_per_s * 1e9
+    assert row.saving_ns == pytest.approx(2 * min(spared_ns, 300_000 - moved / device.memory_bytes_per_s * 1e9), abs=2)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"device": "Unheard-of 9000"}, "needs the rates of 'Unheard-of 9000'"),
+        ({"shapes": False}, "input shapes"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, how: dict[str, Any], words: str) -> None:
+    found = made(tmp_path, **how).get(Roofline)
+    assert isinstance(found, NotApplicable) and words in found.reason
+
+
+def test_without_stacks_there_are_rates_but_no_candidates(tmp_path: Path) -> None:
+    facts = made(tmp_path, stacks=False)
+    assert facts.find(Roofline) is not None
+    missing = facts.get(FusionCandidates)
+    assert isinstance(missing, NotApplicable) and "stacks" in missing.reason
+
+
+@pytest.mark.reference
+@pytest.mark.skipif(not (trace_files.REFERENCE / "tracelens").exists(), reason="the reference traces are absent")
+@pytest.mark.parametrize(
+    ("name", "chain"),
+    [
+        ("h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", "QuickGELUActivation"),
+        ("h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "Qwen2RMSNorm"),
+    ],
+)
+def test_recorded_models_stay_below_the_roof(name: str, chain: str) -> None:
+    facts = Facts(traces.open(trace_files.REFERENCE / "tracelens" / name))
+    found = facts[Roofline]
+    gemm = next(row for row in found.families if row.family is Family.GEMM)
+    assert 0.2 < gemm.roof_frac < 1 and gemm.achieved_flops_per_s < (gemm.peak_flops_per_s or 0)
+    assert found.mfu_frac is not None and 0.01 < found.mfu_frac < 0.5
+    assert found.known_ns <= found.kernel_ns
+    assert facts[FusionCandidates].rows[0].module == chain

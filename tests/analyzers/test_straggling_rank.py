@@ -1,0 +1,82 @@
+"""The rule on ranks side by side: one rank is late by a known time in every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpu_job import MS, US, GpuJob
+from rule_jobs import work
+
+from tightship_analyzers.across_ranks.arrivals import collective_arrivals
+from tightship_analyzers.across_ranks.side_by_side import SideBySide
+from tightship_analyzers.across_ranks.skew import arrival_skew
+from tightship_analyzers.judge import judge_ranks
+from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.offline import analyze_paths
+from tightship_analyzers.rule import Finding
+from tightship_analyzers.rules.communication.straggling_rank import MIN_STEPS
+
+RANKS, STEPS = 4, 6
+LATE_NS = 500 * US
+
+
+def job_of(rank: int, late: dict[int, int]) -> GpuJob:
+    """Each step ends with a collective, at which the rank `late[step]` arrives LATE_NS after the others."""
+    job = GpuJob(rank=rank)
+    for step in range(STEPS):
+        begun = job.now_ns
+        work(job)
+        job.drain()
+        waits_ns = LATE_NS if step in late else 0
+        if late.get(step) == rank:
+            job.pause(LATE_NS)
+            waits_ns = 0
+        job.op("c10d::allreduce_", (100 * US + waits_ns, "ncclDevKernel_AllReduce_Sum_f32"), stream=20)
+        job.drain()
+        job.step_of(begun)
+    return job
+
+
+def findings(folder: Path, late: dict[int, int], steps: int = STEPS) -> list[Finding]:
+    traces = {}
+    for rank in range(RANKS):
+        (folder / str(rank)).mkdir()
+        traces[rank] = job_of(rank, late).read(folder / str(rank))
+    skew = arrival_skew({rank: collective_arrivals(trace) for rank, trace in traces.items()}, steps=[steps] * RANKS)
+    assert not isinstance(skew, NotApplicable)
+    return judge_ranks(SideBySide(skew=skew, step_ns=dict.fromkeys(range(RANKS), 3 * MS)))
+
+
+def test_the_late_rank_is_found_and_priced(tmp_path: Path) -> None:
+    [finding] = findings(tmp_path, dict.fromkeys(range(STEPS), 2))
+    assert (finding.rule, finding.rank, finding.place) == ("straggling-rank", 2, "rank 2")
+    assert finding.saving.value == pytest.approx(LATE_NS, rel=0.01)
+    assert finding.saving.low == 0 <= finding.saving.value <= finding.saving.high
+    assert "6 of 6 collectives" in finding.evidence[0]["text"]
+
+
+def test_ranks_that_are_late_in_turn_are_no_finding(tmp_path: Path) -> None:
+    assert findings(tmp_path, {step: step % RANKS for step in range(STEPS)}) == []
+
+
+def test_ranks_that_come_together_are_no_finding(tmp_path: Path) -> None:
+    assert findings(tmp_path, {}) == []
+
+
+def test_a_single_step_does_not_tell(tmp_path: Path) -> None:
+    assert findings(tmp_path, dict.fromkeys(range(STEPS), 2), steps=MIN_STEPS - 1) == []
+
+
+def test_without_steps_it_does_not_apply(tmp_path: Path) -> None:
+    traces = {rank: job_of(rank, {}).read(tmp_path) for rank in range(2)}
+    skew = arrival_skew({rank: collective_arrivals(trace) for rank, trace in traces.items()})
+    assert not isinstance(skew, NotApplicable)
+    assert judge_ranks(SideBySide(skew=skew, step_ns={})) == []
+
+
+def test_analyze_names_it_for_a_folder_of_ranks(tmp_path: Path) -> None:
+    for rank in range(RANKS):
+        (tmp_path / f"rank{rank}.json").write_bytes(job_of(rank, dict.fromkeys(range(STEPS), 2)).text())
+    found = {finding.rule: worst for finding, worst in analyze_paths([str(tmp_path)]).findings}
+    assert found["straggling-rank"].rank == 2

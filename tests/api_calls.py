@@ -1,0 +1,169 @@
+"""A server on a port of its own, and what agents and launchers send to it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from tightship_platform.api import create_app
+from tightship_platform.client import API, ApiClient
+from tightship_platform.database import Database
+from tightship_platform.settings import Settings
+from tightship_platform.units import NS_PER_S, now_ns
+
+HOST = "node-1"
+RUN = "00aa11bb22cc33dd"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server."""
+
+    url: str
+    app: FastAPI
+    settings: Settings
+
+    @property
+    def database(self) -> Database:
+        """Its database."""
+        database: Database = self.app.state.database
+        return database
+
+    def http(self, token: str = "", **headers: str) -> httpx.Client:
+        """A plain HTTP client of its API."""
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        return httpx.Client(base_url=self.url + API, headers=headers, trust_env=False, timeout=30)
+
+    def api(self, token: str = "") -> ApiClient:
+        """The client that agents and the command line use."""
+        return ApiClient(replace(self.settings, server=self.url, token=token))
+
+
+@contextmanager
+def serving(settings: Settings, host: str = "127.0.0.1") -> Iterator[Served]:
+    """A real server in a thread, listening on loopback as if it had been told to listen on `host`."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = create_app(settings, host=host)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, proxy_headers=False, timeout_graceful_shutdown=3))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not server.started:
+            assert thread.is_alive(), "the server ended at its start"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, settings)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def run_record(run: str = RUN, **changes: Any) -> dict[str, Any]:
+    """A run that started a minute ago."""
+    start = now_ns() - 60 * NS_PER_S
+    return {"run": run, "workflow": "vision", "team": "red", "start_ns": start, "host": HOST} | changes
+
+
+def heartbeat(run: str = RUN, *, pids: dict[int, int] | None = None) -> dict[str, Any]:
+    """An agent that sees the run alive with these ranks (rank → pid)."""
+    ranks = [{"rank": rank, "pid": pid, "guard": True} for rank, pid in (pids or {0: 100}).items()]
+    return {
+        "host": HOST,
+        "time_ns": now_ns(),
+        "agent_version": "test",
+        "devices": [{"uuid": "cpu", "kind": "cpu", "name": "A processor"}],
+        "runs": [{"run": run, "ranks": ranks, "devices": ["cpu"], "since_ns": now_ns() - 50 * NS_PER_S}],
+    }
+
+
+def trace_file(size: int = 1000) -> bytes:
+    """A gzip file of about the shape of a trace."""
+    return gzip.compress(json.dumps({"traceEvents": [{"name": f"op {i}"} for i in range(size)]}).encode())
+
+
+def sha256(data: bytes) -> str:
+    """As the uploader announces it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Capture:
+    """Walks one capture through the API as agent and launcher do."""
+
+    def __init__(self, http: httpx.Client, *, pids: dict[int, int] | None = None) -> None:
+        self.http = http
+        self.pids = pids or {0: 100}
+        ok(http.post("/runs", json=run_record()))
+        ok(http.post("/hosts/heartbeat", json=heartbeat(pids=self.pids)))
+        self.key: str = ok(http.post("/captures", json={"target": RUN}))["capture"]
+
+    def lease(self) -> list[dict[str, Any]]:
+        """What the agent of the host is given."""
+        leases: list[dict[str, Any]] = ok(self.http.post("/captures/lease", json={"host": HOST, "runs": [RUN]}))[
+            "leases"
+        ]
+        return leases
+
+    def report(self, state: str, **more: Any) -> dict[str, Any]:
+        """The agent's report."""
+        answer = ok(self.http.post(f"/captures/{self.key}/report", json={"host": HOST, "state": state} | more))
+        assert isinstance(answer, dict)
+        return answer
+
+    def write(self) -> None:
+        """Up to the files lying on the host's disk."""
+        assert [lease["capture"] for lease in self.lease()] == [self.key]
+        self.report("armed", expected=[{"rank": rank, "pid": pid} for rank, pid in self.pids.items()])
+        self.report("recording")
+        self.report("written")
+
+    def put(self, data: bytes, rank: int = 0, *, announced: str | None = None, **params: Any) -> httpx.Response:
+        """Upload the file of a rank."""
+        return self.http.put(
+            f"/captures/{self.key}/traces/{rank}",
+            params={"pid": self.pids.get(rank, 1), "host": HOST} | params,
+            headers={"x-sha256": announced or sha256(data)},
+            content=data,
+        )
+
+    def now(self) -> dict[str, Any]:
+        """As the API tells it."""
+        answer = ok(self.http.get(f"/captures/{self.key}"))
+        assert isinstance(answer, dict)
+        return answer
+
+
+def ok(response: httpx.Response) -> Any:
+    """The decoded answer of a request that went well."""
+    assert response.status_code == 200, f"{response.status_code} {response.text}"
+    return response.json()
+
+
+def refused(response: httpx.Response, status: int, *words: str) -> str:
+    """The one line of a request that was refused."""
+    assert response.status_code == status, f"{response.status_code} {response.text}"
+    body = response.json()
+    assert list(body) == ["error"]
+    message: str = body["error"]
+    assert message.isprintable()
+    assert message
+    for word in words:
+        assert word in message, message
+    return message

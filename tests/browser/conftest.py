@@ -1,0 +1,133 @@
+"""A real Chromium, and a watch on everything that goes wrong in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from api_calls import Served, serving
+from simulated_fleet import fill
+
+from tightship_platform.database import open_database
+
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+WIDTHS = (390, 1440)
+SCHEMES = ("light", "dark")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, or the one that Playwright installed."""
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    with playwright_api.sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=found, args=ARGS)
+        except playwright_api.Error as why:
+            pytest.skip(f"no chromium can be started: {str(why).splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watch:
+    """What went wrong in a page: console errors, exceptions, failed requests, requests to other servers."""
+
+    base: str
+    wrong: list[str] = field(default_factory=list)
+
+    def over(self, page: Any) -> None:
+        """Look at this page from now on."""
+        page.on("console", lambda m: self.wrong.append(f"console: {m.text}") if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.wrong.append(f"exception: {error}"))
+        page.on("response", lambda r: self.wrong.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+        page.on("request", self._request)
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith((self.base, "data:", "blob:")):
+            self.wrong.append(f"foreign: {request.url}")
+
+
+@dataclass
+class Tab:
+    """A page with its watch."""
+
+    page: Any
+    watch: Watch
+
+    def open(self, path: str) -> None:
+        """Go there and wait until the page has come."""
+        self.page.goto(self.watch.base + path)
+        self.page.wait_for_selector("#page > *")
+
+    def answer(self) -> str:
+        """The first line."""
+        text: str = self.page.locator("#page .answer").inner_text()
+        return text.replace("\u00a0", " ")
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way."""
+        self.page.wait_for_load_state("networkidle")
+        self.page.wait_for_timeout(300)
+
+    def scrolls_sideways(self) -> bool:
+        """Whether the whole page (not a part within it) is wider than the window."""
+        wider: bool = self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+        return wider
+
+
+@pytest.fixture
+def tab(chromium: Any) -> Iterator[Callable[..., Tab]]:
+    """`tab(base, scheme="light", width=1440)` → Tab in a context of its own; it must end without anything wrong."""
+    with ExitStack() as stack:
+        tabs: list[Tab] = []
+
+        def make(base: str, *, scheme: str = "light", width: int = 1440, **context: Any) -> Tab:
+            opened = chromium.new_context(
+                viewport={"width": width, "height": 900},
+                color_scheme=scheme,
+                timezone_id="Europe/Berlin",
+                locale="en-GB",
+                reduced_motion="reduce",
+                **context,
+            )
+            stack.callback(opened.close)
+            page = opened.new_page()
+            watch = Watch(base)
+            watch.over(page)
+            tabs.append(Tab(page, watch))
+            return tabs[-1]
+
+        yield make
+        for made in tabs:
+            assert made.watch.wrong == []
+
+
+@pytest.fixture(scope="session")
+def fleet(make_platform_env: Callable[..., Any]) -> Iterator[Served]:
+    """A server with the simulated fleet."""
+    env = make_platform_env()
+    with open_database(env.settings) as database:
+        fill(database.engine)
+    with serving(env.settings) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def nothing_yet(make_platform_env: Callable[..., Any]) -> Iterator[Served]:
+    """A server to which nothing has reported."""
+    with serving(make_platform_env().settings) as served:
+        yield served

@@ -1,0 +1,55 @@
+"""A capture's way in single steps, for tests that need it at a certain stage. Run a1 of workflow train lives on h1."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from records import MIN, T0, ask, lease_of, told
+from sqlalchemy.orm import Session
+
+from tightship_platform import capture_flow
+from tightship_platform.reads import captures
+
+NOW = T0 + MIN
+SHA = "a" * 64
+
+
+def never(key: str) -> None:
+    raise AssertionError(f"analysis of {key} was sent off")
+
+
+def request(session: Session, target: str = "a1", now: int = NOW, **more: Any) -> str:
+    return capture_flow.request(session, ask(target, **more), now=now).key
+
+
+def armed(session: Session, ranks: tuple[int, ...] = (0,), now: int = NOW) -> str:
+    key = request(session, now=now)
+    assert [lease.capture for lease in capture_flow.lease(session, lease_of("a1"), now=now)] == [key]
+    capture_flow.report(session, key, told("armed", ranks=ranks), now=now)
+    return key
+
+
+def store(session: Session, key: str, rank: int = 0, now: int = NOW, **more: Any) -> capture_flow.StoredTrace:
+    given = {"pid": 100 + rank, "host": "h1", "sha256": SHA, "size_bytes": 10, "url": f"traces/{rank}", **more}
+    return capture_flow.trace_stored(session, key, rank=rank, now=now, **given)
+
+
+def uploaded(session: Session, now: int = NOW) -> str:
+    key = armed(session, now=now)
+    assert store(session, key, now=now).completed
+    return key
+
+
+def state_of(session: Session, key: str) -> tuple[str, str | None]:
+    capture = captures.get_capture(session, key)
+    return capture["state"], capture["reason"]
+
+
+def all_at_once(work: list[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

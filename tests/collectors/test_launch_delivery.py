@@ -1,0 +1,152 @@
+"""Records of runs reach a real server: at once, or later when it was away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_rig import Rig, stop
+from launching import launch, spooled, start, warnings_in
+from waiting import wait_for
+
+from tightship_collectors.launch import delivery
+from tightship_collectors.launch.delivery import Delivery
+from tightship_platform.settings import load_settings
+from tightship_platform.wire import RunRecord
+
+
+@pytest.fixture
+def rig(make_platform_env: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    made = Rig(variables=make_platform_env().variables)
+    for name, value in made.environ.items():
+        if name.startswith("TIGHTSHIP_"):
+            monkeypatch.setenv(name, value)
+    yield made
+    made.close()
+
+
+def run_of(rig: Rig, workflow: str) -> dict[str, Any] | None:
+    runs = rig.get(f"/runs?workflow={workflow}") or []
+    return rig.get(f"/runs/{runs[0]['run']}") if runs else None
+
+
+def test_a_run_is_seen_from_its_start_to_its_end(rig: Rig) -> None:
+    rig.start_server()
+    options = ("--workflow", "seen", "--team", "vision", "--owner", "ada", "--label", "a=1", "--label", "b=<b>")
+    job = start("sh", "-c", "read x; exit 7", options=options, stdin=subprocess.PIPE)
+    run = wait_for(lambda: run_of(rig, "seen"))
+    assert (run["state"], run["team"], run["owner"], run["exit_code"], run["end_ns"]) == (
+        "running",
+        "vision",
+        "ada",
+        None,
+        None,
+    )
+    assert run["labels"] == {"a": "1", "b": "<b>"} and run["command"] == ["sh", "-c", "read x; exit 7"]
+    out, errors = job.communicate("\n")
+    assert (job.returncode, out, errors) == (7, "", "")
+    run = run_of(rig, "seen")
+    assert run is not None
+    assert (run["state"], run["exit_code"]) == ("failed", 7)
+    assert run["start_ns"] < run["end_ns"]
+    assert spooled() == {}
+
+
+def test_a_very_short_run_is_seen_too(rig: Rig) -> None:
+    rig.start_server()
+    done = launch("true", options=("--workflow", "short"))
+    assert (done.returncode, done.stderr) == (0, "")
+    run = run_of(rig, "short")
+    assert run is not None and (run["state"], run["exit_code"]) == ("finished", 0)
+    assert spooled() == {}
+
+
+def test_a_server_that_goes_away_gets_the_end_from_the_next_run(rig: Rig) -> None:
+    server = rig.start_server()
+    job = start("sh", "-c", "read x; exit 7", options=("--workflow", "left"), stdin=subprocess.PIPE)
+    key = wait_for(lambda: run_of(rig, "left"))["run"]
+    stop(server)
+    _, errors = job.communicate("\n")
+    assert job.returncode == 7
+    assert len(warnings_in(errors)) == len(errors.splitlines()) == 1
+    assert list(spooled()) == [f"{key}.json"]
+    rig.start_server()
+    assert rig.get(f"/runs/{key}")["state"] == "running"
+    done = launch("sleep", "2", options=("--workflow", "next"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert spooled() == {}
+    run = rig.get(f"/runs/{key}")
+    assert (run["state"], run["exit_code"]) == ("failed", 7)
+
+
+def test_a_server_that_comes_late_is_told_by_the_agent(rig: Rig) -> None:
+    job = start("sh", "-c", "read x; exit 0", options=("--workflow", "early"), stdin=subprocess.PIPE)
+    (name,) = wait_for(spooled)
+    assert name.endswith(".start.json")
+    rig.start_server()
+    rig.start_agent()
+    run = wait_for(lambda: run_of(rig, "early"))
+    assert run["state"] == "running"
+    _, errors = job.communicate("\n")
+    assert job.returncode == 0 and len(warnings_in(errors)) == 1
+    run = wait_for(lambda: (r := run_of(rig, "early")) and r["state"] != "running" and r)
+    assert run["exit_code"] == 0
+    wait_for(lambda: not spooled())
+
+
+def test_a_token_that_is_refused_costs_one_line(rig: Rig) -> None:
+    made = rig.run("token", "create", "somebody", "--scope", "ingest")
+    assert made.returncode == 0, made.stderr
+    rig.start_server()
+    done = launch("sh", "-c", "exit 3", extra_env={"TIGHTSHIP_TOKEN": "wrong"})
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert "token" in line and "sent later" in line
+    assert len(spooled()) == 1
+
+
+def test_what_the_server_refuses_does_not_hold_up_the_rest(rig: Rig) -> None:
+    folder = Path(os.environ["TIGHTSHIP_HOME"]) / "spool" / "runs"
+    folder.mkdir(parents=True)
+    (folder / "0000000000000000.json").write_text(json.dumps({"run": "../x", "workflow": "w"}))
+    (folder / "1111111111111111.json").write_text("{ not json")
+    os.mkfifo(folder / "2222222222222222.json")
+    (folder / "3333333333333333.json").symlink_to("/etc/passwd")
+    good = RunRecord(run="4" * 16, workflow="old", start_ns=1_700_000_000_000_000_000, host="h")
+    (folder / "4444444444444444.json").write_text(json.dumps(vars(good)))
+    rig.start_server()
+    done = launch("sleep", "2", options=("--workflow", "now"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run_of(rig, "old") is not None
+    assert sorted(p.name[0] for p in folder.iterdir()) == ["0", "1", "2", "3"]
+
+
+def test_only_so_many_old_records_are_sent_in_passing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.start_server()
+    monkeypatch.setattr(delivery, "MAX_OLD_RECORDS", 3)
+    folder = Path(os.environ["TIGHTSHIP_HOME"]) / "spool" / "runs"
+    folder.mkdir(parents=True)
+    for number in range(5):
+        record = RunRecord(run=f"{number:016x}", workflow="old", start_ns=1_700_000_000_000_000_000, host="h")
+        (folder / f"{number:016x}.json").write_text(json.dumps(vars(record)))
+    said: list[str] = []
+    sender = Delivery(load_settings(), said.append)
+    sender.start(RunRecord(run="f" * 16, workflow="new", start_ns=1_700_000_000_000_000_000, host="h"))
+    wait_for(lambda: len(list(folder.iterdir())) == 2)
+    sender.finish(
+        RunRecord(
+            run="f" * 16,
+            workflow="new",
+            start_ns=1_700_000_000_000_000_000,
+            host="h",
+            end_ns=1_700_000_000_000_000_001,
+            exit_code=0,
+        )
+    )
+    assert said == []
+    assert run_of(rig, "new")["state"] == "finished"  # type: ignore[index]

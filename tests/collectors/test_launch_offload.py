@@ -1,0 +1,35 @@
+"""The file in which a job's offload runtime tells of its plan: read by the launcher, which trusts none of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tightship_collectors.launch.offload_file import FILE, MAX_BYTES, read_offload
+
+
+def test_whole_numbers_are_taken(tmp_path: Path) -> None:
+    assert read_offload(tmp_path) == {}
+    (tmp_path / FILE).write_text(json.dumps({"steps": 3, "step_ns": 7}))
+    assert read_offload(tmp_path) == {"steps": 3, "step_ns": 7}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"steps": 1.5}', '{"steps": true}', '{"a": {"b": 1}}', "[" * 100_000, "1" * (MAX_BYTES + 1)]
+)
+def test_anything_else_is_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert read_offload(tmp_path) == {}
+
+
+def test_a_link_or_a_pipe_is_not_followed(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "elsewhere").write_text('{"steps": 1}')
+    (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
+    assert read_offload(tmp_path) == {}
+    (tmp_path / FILE).unlink()
+    os.mkfifo(tmp_path / FILE)
+    assert read_offload(tmp_path) == {}

@@ -1,0 +1,335 @@
+"""Delivery against a real HTTP server on this machine that answers as the test tells it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import wait_for
+
+from tightship_collectors import uplink as uplinks
+from tightship_collectors.spool import Spool
+from tightship_collectors.uplink import MAX_ATTEMPTS, Pause, Uplink
+from tightship_platform.client import ApiClient
+from tightship_platform.settings import Settings
+from tightship_platform.wire import Heartbeat
+
+
+class Server:
+    """Takes what comes. `answer(path, body)` gives a status, or a status and a body."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Any]] = []
+        self.answer: Callable[[str, Any], Any] = lambda path, body: 200
+        self.port = 0
+        self._http: ThreadingHTTPServer | None = None
+        self.start()
+
+    def start(self) -> None:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                path = self.path.removeprefix("/api/v1")
+                answer = server.answer(path, body)
+                status, text = answer if isinstance(answer, tuple) else (answer, json.dumps({"error": f"no: {answer}"}))
+                if status < 300:
+                    server.got.append((path, body))
+                self.send_response(status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_port
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
+
+    def bodies(self, path: str) -> list[Any]:
+        return [body for where, body in self.got if where == path]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplinks, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(uplinks, "MAX_PAUSE_S", 0.1)
+    monkeypatch.setattr(uplinks, "MAX_HEARTBEAT_PAUSE_S", 0.1)
+    monkeypatch.setattr(uplinks, "LOOK_FOR_RECORDS_S", 0.1)
+
+
+@pytest.fixture
+def started(server: Server, tmp_path: Path) -> Iterator[tuple[Uplink, Spool]]:
+    spool = Spool(tmp_path / "spool")
+    client = ApiClient(Settings(home=tmp_path, server=f"http://127.0.0.1:{server.port}"))
+    uplink = Uplink(client, spool, records_dir=tmp_path / "spool" / "runs")
+    uplink.start()
+    yield uplink, spool
+    uplink.stop(2.0)
+    client.close()
+    # A request under way goes on; what it says would be heard in the next test.
+    wait_for(lambda: not any(thread.name == "uplink" for thread in threading.enumerate()))
+
+
+def put(spool: Spool, uplink: Uplink, *numbers: int) -> None:
+    for number in numbers:
+        spool.put("batches", json.dumps({"n": number}).encode())
+    uplink.wake()
+
+
+def heartbeat(time_ns: int = 1) -> Heartbeat:
+    return Heartbeat(host="h", time_ns=time_ns, agent_version="1")
+
+
+def numbers(server: Server) -> list[int]:
+    return [body["n"] for body in server.bodies("/batches")]
+
+
+def test_records_arrive_in_order_and_the_spool_is_empty(server: Server, started: tuple[Uplink, Spool]) -> None:
+    uplink, spool = started
+    put(spool, uplink, *range(20))
+    spool.put("runs", b'{"run": "x"}')
+    uplink.wake()
+    wait_for(lambda: server.bodies("/runs"))
+    assert numbers(server) == list(range(20))
+    assert server.got[-1] == ("/runs", {"run": "x"})
+    wait_for(lambda: spool.backlog() == (0, 0))
+
+
+def test_nothing_is_missing_after_the_server_was_away(
+    server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    uplink, spool = started
+    put(spool, uplink, 0)
+    wait_for(lambda: numbers(server) == [0])
+    server.stop()
+    put(spool, uplink, 1, 2)
+    wait_for(lambda: "No tightship server answers" in caplog.text)
+    time.sleep(0.3)
+    server.start()
+    put(spool, uplink, 3)
+    wait_for(lambda: len(numbers(server)) == 4)
+    assert numbers(server) == [0, 1, 2, 3]
+    wait_for(lambda: "answers again" in caplog.text)
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+
+
+def test_an_entry_is_kept_when_the_answer_is_lost(server: Server, started: tuple[Uplink, Spool]) -> None:
+    """The server may have applied it: saying it twice is harmless, not saying it is a gap."""
+    uplink, spool = started
+    calls: list[int] = []
+
+    def answer(path: str, body: Any) -> int:
+        calls.append(body["n"])
+        return 503 if len(calls) == 1 else 200
+
+    server.answer = answer
+    put(spool, uplink, 1, 2)
+    wait_for(lambda: numbers(server) == [1, 2])
+    assert calls == [1, 1, 2]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_poison_record_is_set_aside_and_the_next_goes_on(
+    status: int, server: Server, started: tuple[Uplink, Spool], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uplink, spool = started
+    server.answer = lambda path, body: status if body["n"] == 1 else 200
+    put(spool, uplink, 0, 1, 2)
+    wait_for(lambda: numbers(server) == [0, 2])
+    (aside,) = (tmp_path / "spool" / "aside").iterdir()
+    assert aside.read_bytes().endswith(b'{"n": 1}')
+    assert f"the server refuses it ({status}): no: {status}" in caplog.text
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_token_keeps_the_records_and_is_said_once(
+    status: int, server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+) -> None:
+    uplink, spool = started
+    server.answer = lambda path, body: status
+    put(spool, uplink, *range(3))
+    uplink.offer(heartbeat())
+    wait_for(lambda: "set TIGHTSHIP_TOKEN" in caplog.text)
+    time.sleep(0.5)
+    assert spool.backlog()[0] == 3
+    assert caplog.text.count("set TIGHTSHIP_TOKEN") == 1
+    server.answer = lambda path, body: 200
+    wait_for(lambda: numbers(server) == [0, 1, 2])
+
+
+def test_a_record_that_breaks_the_server_blocks_the_others_for_a_while_only(
+    server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+) -> None:
+    uplink, spool = started
+    tries: list[int] = []
+
+    def answer(path: str, body: Any) -> int:
+        tries.append(body["n"])
+        return 500 if body["n"] == 1 else 200
+
+    server.answer = answer
+    put(spool, uplink, 0, 1, 2)
+    wait_for(lambda: numbers(server) == [0, 2])
+    assert tries.count(1) == MAX_ATTEMPTS
+    assert len(list((tmp_path / "spool" / "aside").iterdir())) == 1
+
+
+@pytest.mark.parametrize("answer", [404, (200, "<html>a captive portal</html>")])
+def test_something_else_that_answers_gets_nothing(
+    answer: Any, server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+) -> None:
+    uplink, spool = started
+    server.answer = lambda path, body: answer
+    put(spool, uplink, 1)
+    time.sleep(0.5)
+    assert spool.backlog()[0] == 1
+    assert list((tmp_path / "spool" / "aside").iterdir()) == []
+
+
+def test_only_the_newest_heartbeat_matters(server: Server, started: tuple[Uplink, Spool]) -> None:
+    uplink, _ = started
+    server.stop()
+    for number in range(1, 20):
+        uplink.offer(heartbeat(number))
+        time.sleep(0.01)
+    server.start()
+    wait_for(lambda: server.bodies("/hosts/heartbeat"))
+    time.sleep(0.2)
+    assert [body["time_ns"] for body in server.bodies("/hosts/heartbeat")] == [19]
+
+
+def test_a_heartbeat_passes_a_backlog_but_not_the_records_of_its_moment(
+    server: Server, started: tuple[Uplink, Spool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uplink, spool = started
+    put(spool, uplink, 1, 2)
+    uplink.offer(heartbeat())
+    wait_for(lambda: len(server.got) == 3)
+    assert [path for path, _ in server.got] == ["/batches", "/batches", "/hosts/heartbeat"]
+    server.got.clear()
+
+    def slow(path: str, body: Any) -> int:
+        time.sleep(0.1)
+        return 200
+
+    server.answer = slow
+    put(spool, uplink, *range(20))
+    uplink.offer(heartbeat(2))
+    wait_for(lambda: server.bodies("/hosts/heartbeat"))
+    assert 0 < len(numbers(server)) < 10
+
+
+def test_a_refused_heartbeat_is_said_once_and_records_still_flow(
+    server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    uplink, spool = started
+    server.answer = lambda path, body: 422 if "heartbeat" in path else 200
+    for number in range(4):
+        put(spool, uplink, number)
+        uplink.offer(heartbeat(number + 1))
+        time.sleep(0.1)
+    wait_for(lambda: numbers(server) == [0, 1, 2, 3])
+    assert [r.message for r in caplog.records if "tightship" in r.name] == [
+        "The server refuses this host's heartbeats: no: 422"
+    ]
+
+
+def test_records_that_launchers_left_are_delivered(
+    server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+) -> None:
+    _, spool = started
+    left = tmp_path / "spool" / "runs"
+    left.mkdir()
+    server.answer = lambda path, body: 422 if body.get("run") == "poison" else 200
+    (left / "half.json.tmp").write_text('{"run": "still being wri')
+    (left / "1.json").write_text('{"run": "a"}')
+    (left / "2.json").write_text("{ not json")
+    (left / "3.json").write_text('["a list"]')
+    (left / "4.json").write_text('{"run": "poison"}')
+    (left / "5.json").symlink_to("/etc/passwd")
+    time.sleep(0.02)
+    (left / "0.json").write_text('{"run": "b"}')
+    wait_for(lambda: len(server.got) == 2)
+    assert server.bodies("/runs") == [{"run": "a"}, {"run": "b"}]
+    wait_for(lambda: {f.name for f in left.iterdir()} == {"half.json.tmp", "5.json"})
+    assert {f.name for f in (tmp_path / "spool" / "aside").iterdir()} == {"2.json", "3.json", "4.json"}
+    assert spool.backlog() == (0, 0)
+
+
+def test_records_that_launchers_left_wait_for_the_server(
+    server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+) -> None:
+    server.answer = lambda path, body: 503
+    left = tmp_path / "spool" / "runs"
+    left.mkdir()
+    (left / "1.json").write_text('{"run": "a"}')
+    time.sleep(0.5)
+    assert (left / "1.json").exists()
+    server.answer = lambda path, body: 200
+    wait_for(lambda: server.bodies("/runs") == [{"run": "a"}])
+
+
+def test_stop_delivers_what_it_can_in_its_time(server: Server, tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    client = ApiClient(Settings(home=tmp_path, server=f"http://127.0.0.1:{server.port}"))
+    uplink = Uplink(client, spool, records_dir=tmp_path)
+    put(spool, uplink, *range(5))
+    uplink.start()
+    uplink.stop(2.0)
+    assert numbers(server) == [0, 1, 2, 3, 4]
+
+    def hang(path: str, body: Any) -> int:
+        time.sleep(5)
+        return 200
+
+    server.answer = hang
+    uplink = Uplink(client, spool, records_dir=tmp_path)
+    put(spool, uplink, 5)
+    uplink.start()
+    before = time.monotonic()
+    uplink.stop(0.3)
+    assert time.monotonic() - before < 2
+    assert spool.backlog()[0] == 1
+
+
+def test_pauses_grow_within_bounds_and_differ() -> None:
+    firsts = set()
+    for _ in range(20):
+        pause = Pause(1.0)
+        waits = []
+        for _ in range(10):
+            before = time.monotonic()
+            pause.failed()
+            waits.append(pause.until_s - before)
+        firsts.add(round(waits[0], 6))
+        assert all(0.005 * 2**n <= wait <= 0.0101 * 2**n + 0.01 for n, wait in enumerate(waits[:6]))
+        assert all(0.5 <= wait <= 1.01 for wait in waits[7:])
+    assert len(firsts) > 10
+    pause.succeeded()
+    assert pause.until_s == 0

@@ -1,0 +1,41 @@
+"""A real worker with tasks that leave traces in a file, for the broker's contract tests: `python broker_worker.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as commands/worker.py does, before Celery is imported
+
+from celery import shared_task
+
+from tightship_platform import celery_app
+from tightship_platform.settings import load_settings
+from tightship_platform.worker_process import run_worker
+
+
+def note(path: str, word: str) -> None:
+    """Append one line; lines this short are written whole."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{word} {os.getpid()}\n")
+
+
+@shared_task(name="contract.quick")
+def quick(path: str, word: str) -> None:
+    note(path, word)
+
+
+@shared_task(name="contract.slow")
+def slow(path: str, until: str) -> None:
+    """Runs until the file `until` exists."""
+    note(path, "begin")
+    while not Path(until).exists():
+        time.sleep(0.05)
+    note(path, "end")
+
+
+if __name__ == "__main__":
+    celery_app.PERIODS_S.clear()
+    sys.exit(run_worker(load_settings(), concurrency=1, beat="--beat" in sys.argv))

@@ -1,0 +1,312 @@
+"""From an uploaded capture to findings, account and opportunities, on both databases."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from captured import END, FIRST_STEP, LAST_STEP, a_capture, begin, finish, recorded
+from records import MIN, T0, S, batch, run_samples, steps
+from sqlalchemy import func, select
+
+from tightship_analyzers.analysis import analyze_capture
+from tightship_analyzers.fleet import accounting, idleness, ranking
+from tightship_analyzers.rules.fleet.device_held_idle import RULE as HELD_IDLE
+from tightship_platform import capture_flow, ingest
+from tightship_platform.artifacts import ArtifactStore
+from tightship_platform.database import Database
+from tightship_platform.errors import NotFound
+from tightship_platform.models import Capture, Finding, Opportunity, Run, RunAccount, Trace
+from tightship_platform.reads import findings, opportunities, runs
+from tightship_platform.units import now_ns
+from tightship_platform.vocabulary import CaptureState, OpportunityState
+from tightship_platform.wire import StepRecord
+
+NOW = T0 + 5 * MIN
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+def analysed(
+    database: Database, artifacts: ArtifactStore, name: str, *, run: str = "a1", workflow: str = "train"
+) -> str:
+    """A run with one analysed capture of a recording."""
+    with database.session() as session:
+        begin(session, run, workflow)
+    key = a_capture(database, artifacts, run, {0: recorded(name)}, now=now_ns())
+    assert analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        finish(session, run, workflow)
+    return key
+
+
+def test_a_capture_becomes_findings(database: Database, artifacts: ArtifactStore) -> None:
+    key = analysed(database, artifacts, "starved")
+    with database.session() as session:
+        capture = session.scalars(select(Capture).where(Capture.key == key)).one()
+        [trace] = session.scalars(select(Trace)).all()
+        listed = findings.list_findings(session, run="a1")
+    assert capture.state == CaptureState.ANALYZED
+    assert trace.error is None and trace.analyzed_ns is not None
+    assert sum(trace.summary["buckets"].values()) == trace.summary["window_ns"]
+    top = listed[0]
+    assert (top["rule"], top["run"], top["trace"], top["rank"]) == ("starved-input", "a1", trace.id, 0)
+    assert top["saving"]["unit"] == "ns/step" and top["saving"]["value"] > 0
+    assert top["where"].startswith("jobs.py:")
+
+
+def test_a_second_analysis_replaces_the_first(database: Database, artifacts: ArtifactStore) -> None:
+    key = analysed(database, artifacts, "starved")
+    assert not analyze_capture(database, artifacts, key), "there is nothing left to do"
+    with database.session() as session:
+        before = findings.list_findings(session)
+        capture = session.scalars(select(Capture).where(Capture.key == key)).one()
+        # As after a worker that died between its work and its commit.
+        capture.state, capture.lease_expires_ns = CaptureState.UPLOADED.value, None
+    assert analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        after = findings.list_findings(session)
+    assert [one | {"created_ns": 0} for one in after] == [one | {"created_ns": 0} for one in before]
+
+
+def test_another_worker_may_be_at_it(database: Database, artifacts: ArtifactStore) -> None:
+    with database.session() as session:
+        begin(session)
+    key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=now_ns())
+    with database.session() as session:
+        assert capture_flow.start_analysis(session, key)
+    assert not analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        assert session.scalar(select(func.count()).select_from(Finding)) == 0
+
+
+def test_an_unknown_capture(database: Database, artifacts: ArtifactStore) -> None:
+    with pytest.raises(NotFound):
+        analyze_capture(database, artifacts, "nosuch")
+
+
+def test_ranks_share_their_findings(database: Database, artifacts: ArtifactStore) -> None:
+    with database.session() as session:
+        begin(session)
+    files = {0: recorded("checkpoints"), 1: recorded("rare_checkpoint")}
+    key = a_capture(database, artifacts, "a1", files, now=now_ns())
+    analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        listed = findings.list_findings(session)
+        worst = session.scalars(select(Trace).where(Trace.rank == 0)).one()
+    assert [one["rule"] for one in listed] == ["synchronous-checkpoint"]
+    assert (listed[0]["trace"], listed[0]["rank"]) == (worst.id, 0), "the rank that loses most"
+    assert any("2 of 2 ranks (0, 1)" in entry.get("text", "") for entry in listed[0]["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"no trace at all", "of rank 1"),
+        (gzip.compress(b'{"runs": []}', mtime=0), "of rank 1"),
+    ],
+)
+def test_a_bad_file_fails_the_capture_with_its_line(
+    database: Database, artifacts: ArtifactStore, content: bytes, said: str
+) -> None:
+    with database.session() as session:
+        begin(session)
+    key = a_capture(database, artifacts, "a1", {0: recorded("starved"), 1: content}, now=now_ns())
+    assert analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        capture = session.scalars(select(Capture).where(Capture.key == key)).one()
+        good, bad = session.scalars(select(Trace).order_by(Trace.rank)).all()
+        listed = findings.list_findings(session)
+    assert capture.state == CaptureState.FAILED
+    assert capture.reason is not None and said in capture.reason and "\n" not in capture.reason
+    assert bad.error == capture.reason and bad.summary == {}
+    assert good.error is None and good.summary["steps"] > 0
+    assert [one["rank"] for one in listed] == [0], "what the other rank says is kept"
+
+
+def test_a_deleted_file(database: Database, artifacts: ArtifactStore) -> None:
+    with database.session() as session:
+        begin(session)
+    key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=now_ns())
+    with database.session() as session:
+        artifacts.delete(session.scalars(select(Trace.url)).one())
+    assert analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        capture = session.scalars(select(Capture).where(Capture.key == key)).one()
+        assert capture.state == CaptureState.FAILED and "stored file" in (capture.reason or "")
+
+
+def test_the_account_is_exact_and_split_as_the_trace_says(database: Database, artifacts: ArtifactStore) -> None:
+    analysed(database, artifacts, "starved")
+    with database.session() as session:
+        run = session.scalars(select(Run)).one()
+        buckets = accounting.account_run(session, run)
+        shown = runs.get_run(session, "a1")
+        summary = session.scalars(select(Trace.summary)).one()
+    assert sum(buckets.values()) == shown["device_ns"] == END - T0
+    assert {name: ns for name, ns in shown["account"].items() if ns} == buckets
+    assert buckets["startup"] == FIRST_STEP - T0
+    assert buckets["shutdown"] == END - LAST_STEP
+    stepping = LAST_STEP - FIRST_STEP
+    for bucket in ("productive", "input", "host"):
+        assert buckets[bucket] == pytest.approx(stepping * summary["buckets"][bucket] / summary["window_ns"], abs=1)
+
+
+def test_an_untraced_run_is_unexplained(database: Database) -> None:
+    with database.session() as session:
+        begin(session)
+        finish(session)
+        buckets = accounting.account_run(session, session.scalars(select(Run)).one())
+    assert buckets["unexplained"] == LAST_STEP - FIRST_STEP
+
+
+def test_accounts_are_made_when_they_are_due(database: Database) -> None:
+    with database.session() as session:
+        begin(session)
+        run = session.scalars(select(Run)).one()
+        assert accounting.due_runs(session, now=NOW) == [run.id], "never made"
+        accounting.account_run(session, run, now=NOW)
+        assert accounting.due_runs(session, now=NOW + S) == []
+        assert accounting.due_runs(session, now=NOW + 20 * S) == [run.id], "it lives on"
+        finish(session)
+        accounting.account_run(session, run, now=END + S)
+        assert accounting.due_runs(session, now=END + 2 * S) == []
+        assert accounting.due_runs(session, now=END + 20 * S) == [run.id], "records may still arrive"
+        accounting.account_run(session, run, now=END + 2 * 3600 * S)
+        assert accounting.due_runs(session, now=END + 9 * 3600 * S) == []
+        session.add(_trace_of(run, analyzed_ns=END + 10 * 3600 * S))
+        session.flush()
+        assert accounting.due_runs(session, now=END + 11 * 3600 * S) == [run.id], "a trace was analysed"
+        accounting.account_run(session, run, now=END + 11 * 3600 * S)
+        ingest.apply_batch(session, batch(steps=steps([END - MIN])), now=END + 12 * 3600 * S)
+        assert accounting.due_runs(session, now=END + 12 * 3600 * S) == [run.id], "records came late"
+
+
+def test_an_end_that_is_told_late_changes_the_account(database: Database) -> None:
+    with database.session() as session:
+        begin(session)
+        run = session.scalars(select(Run)).one()
+        accounting.account_run(session, run, now=END + 30 * 24 * 3600 * S)
+        finish(session)
+        assert accounting.due_runs(session, now=END + 30 * 24 * 3600 * S) == [run.id]
+        accounting.account_run(session, run)
+        shown = runs.get_run(session, "a1")
+        assert sum(shown["account"].values()) == shown["device_ns"] == END - T0
+
+
+def _trace_of(run: Run, *, analyzed_ns: int) -> Trace:
+    return Trace(
+        run_id=run.id, rank=0, url="x", sha256="0" * 64, bytes=1, created_ns=T0, analyzed_ns=analyzed_ns, summary={}
+    )
+
+
+def test_held_idle_devices_are_found_and_forgotten(database: Database) -> None:
+    with database.session() as session:
+        begin(session)
+        # Steps end a minute before the end of the run; here the device does nothing from then on.
+        busy, idle = range(T0, END - MIN, S), range(END - MIN, END + 4 * MIN, S)
+        ingest.apply_batch(session, batch(run_samples=run_samples(busy, cpu_cores=1.0)), now=END)
+        ingest.apply_batch(session, batch(run_samples=run_samples(idle, cpu_cores=0.0)), now=END + 4 * MIN)
+        run = session.scalars(select(Run)).one()
+        run.last_seen_ns = END + 4 * MIN
+        buckets = accounting.account_run(session, run)
+        idle_ns = 5 * MIN - 40 * S  # T0 is 20 s into a minute: 40 s of the first idle one are cut off
+        assert buckets["held_idle"] == idle_ns
+        assert sum(buckets.values()) == END + 4 * MIN - T0
+        assert idleness.due_runs(session) == [run.id]
+        idleness.judge_run(session, run)
+        [found] = findings.list_findings(session)
+        assert (found["rule"], found["saving"]["value"]) == (HELD_IDLE.id, idle_ns)
+        assert found["trace"] is None and found["saving"]["unit"] == "ns"
+        assert idleness.due_runs(session) == [], "nothing has changed"
+        # The samples were of another run after all: the account changes, and the finding goes.
+        ingest.apply_batch(session, batch(run_samples=run_samples(idle, cpu_cores=1.0)), now=END + 5 * MIN)
+        session.execute(RunAccount.__table__.delete())
+        run.accounted_ns = now_ns() + S
+        assert idleness.due_runs(session) == [run.id]
+
+
+def test_opportunities_are_ranked_and_keep_their_state(database: Database, artifacts: ArtifactStore) -> None:
+    analysed(database, artifacts, "starved", run="a1", workflow="vision")
+    analysed(database, artifacts, "rare_checkpoint", run="a2", workflow="science")
+    with database.session() as session:
+        for run in session.scalars(select(Run)).all():
+            accounting.account_run(session, run)
+        assert ranking.rank_all(session, now=END) == 2
+        first, second = opportunities.list_opportunities(session)
+    assert [(one["position"], one["workflow"], one["rules"]) for one in (first, second)] == [
+        (1, "vision", ["starved-input"]),
+        (2, "science", ["synchronous-checkpoint"]),
+    ]
+    stepping = LAST_STEP - FIRST_STEP
+    assert first["device_ns"] == stepping
+    assert 0 < first["low_ns"] <= first["recoverable_device_ns"] <= first["high_ns"] <= stepping
+    with database.session() as session:
+        [finding] = findings.list_findings(session, workflow="vision")
+        assert first["findings"] == [finding["finding"]]
+        assert first["recoverable_device_ns"] == pytest.approx(finding["saving"]["share_frac"] * stepping, rel=1e-9)
+        session.get_one(Opportunity, first["opportunity"]).state = OpportunityState.DISMISSED.value
+    with database.session() as session:
+        ranking.rank_all(session, now=END + S)
+        again = opportunities.list_opportunities(session)
+    assert [(one["opportunity"], one["state"], one["position"]) for one in again] == [
+        (second["opportunity"], "open", 1),
+        (first["opportunity"], "dismissed", 2),
+    ]
+    assert [one["updated_ns"] for one in again] == [END, END], "nothing changed, nothing was written"
+
+
+def test_an_open_opportunity_without_findings_disappears(database: Database, artifacts: ArtifactStore) -> None:
+    analysed(database, artifacts, "starved", workflow="vision")
+    analysed(database, artifacts, "checkpoints", run="a2", workflow="science")
+    with database.session() as session:
+        for run in session.scalars(select(Run)).all():
+            accounting.account_run(session, run)
+        ranking.rank_all(session, now=END)
+        for row in session.scalars(select(Opportunity)):
+            if row.rules == ["starved-input"]:
+                row.state = OpportunityState.APPLIED.value
+        for trace in session.scalars(select(Trace)):
+            trace.summary = trace.summary | {"claims": []}
+    with database.session() as session:
+        ranking.rank_all(session, now=END)
+        left = opportunities.list_opportunities(session)
+    assert [(one["rules"], one["state"]) for one in left] == [(["starved-input"], "applied")]
+
+
+def test_runs_of_long_ago_do_not_count(database: Database, artifacts: ArtifactStore) -> None:
+    analysed(database, artifacts, "starved")
+    with database.session() as session:
+        accounting.account_run(session, session.scalars(select(Run)).one())
+        assert ranking.rank_all(session, now=T0 + ranking.RECENT_NS + S) == 0
+        assert ranking.rank_all(session, now=T0 + ranking.RECENT_NS) == 1
+
+
+def test_recording_that_slows_the_job_widens_the_saving(database: Database, artifacts: ArtifactStore) -> None:
+    # The recording's steps take 15.9 ms; the counter says 5 ms outside of the capture.
+    with database.session() as session:
+        begin(session)
+        ingest.apply_batch(
+            session,
+            batch(
+                steps=[
+                    StepRecord(run="a1", rank=0, time_ns=t, width_ns=S, steps=200, last_step_ns=t + S // 2)
+                    for t in range(T0 + S, END - MIN, S)
+                ]
+            ),
+            now=END,
+        )
+    key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=NOW)
+    with database.session() as session:
+        session.scalars(select(Capture).where(Capture.key == key)).one().lease_expires_ns = None
+    analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        [found] = findings.list_findings(session)
+        summary = session.scalars(select(Trace.summary)).one()
+    assert summary["untraced_step_ns"] == S // 200
+    assert found["saving"]["low"] == 0 < found["saving"]["value"] <= found["saving"]["high"] <= S // 200
+    assert any("Recording made a step" in entry.get("text", "") for entry in found["evidence"])

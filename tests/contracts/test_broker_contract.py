@@ -1,0 +1,154 @@
+"""One contract over both brokers, with a real worker: tasks arrive, and survive what kills workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import PATIENCE_S, wait_for
+
+from tightship_platform.celery_app import broker_answers, create_celery, send
+from tightship_platform.settings import Settings, load_settings
+
+WORKER = Path(__file__).with_name("broker_worker.py")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, broker_url: str) -> Settings:
+    return load_settings({"TIGHTSHIP_HOME": str(tmp_path / "home"), "TIGHTSHIP_BROKER_URL": broker_url})
+
+
+@contextmanager
+def worker(settings: Settings, log: Path) -> Iterator[psutil.Process]:
+    """A running worker; killed with all its processes at the end."""
+    env = os.environ | {"TIGHTSHIP_HOME": str(settings.home), "TIGHTSHIP_BROKER_URL": settings.broker_url}
+    with log.open("ab") as out:
+        process = subprocess.Popen([sys.executable, str(WORKER)], env=env, stdout=out, stderr=out)
+    tree = psutil.Process(process.pid)
+    try:
+        yield tree
+    finally:
+        family = [tree, *tree.children(recursive=True)] if process.poll() is None else []
+        for member in family:
+            with_suppressed(member.kill)
+        process.wait()
+
+
+def with_suppressed(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except psutil.NoSuchProcess:
+        return
+
+
+class Notes:
+    """What the tasks wrote down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "notes"
+        self.path.touch()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def words(self) -> list[str]:
+        return [line.split()[0] for line in self.path.read_text().splitlines()]
+
+    def pids(self, word: str) -> list[int]:
+        return [int(line.split()[1]) for line in self.path.read_text().splitlines() if line.split()[0] == word]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path)
+
+
+def test_tasks_sent_before_and_after_the_worker_starts_run_once_each(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    assert broker_answers(settings)
+    for word in ("one", "two", "three"):
+        assert send(settings, "contract.quick", str(notes), word)
+    with worker(settings, tmp_path / "log"):
+        wait_for(lambda: len(notes.words()) >= 3, "the tasks sent before")
+        assert send(settings, "contract.quick", str(notes), "four")
+        wait_for(lambda: "four" in notes.words(), "the task sent after")
+    assert notes.words() == ["one", "two", "three", "four"]
+
+
+def test_a_task_that_expired_while_no_worker_ran_is_dropped(settings: Settings, tmp_path: Path, notes: Notes) -> None:
+    app = create_celery(settings)
+    app.send_task("contract.quick", args=(str(notes), "late"), expires=0.05)
+    time.sleep(0.1)
+    assert send(settings, "contract.quick", str(notes), "in-time")
+    with worker(settings, tmp_path / "log"):
+        wait_for(lambda: "in-time" in notes.words(), "the task behind the expired one")
+    assert notes.words() == ["in-time"]
+
+
+def test_sigterm_ends_a_busy_worker_cleanly_and_gives_its_task_back(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    go = tmp_path / "go"
+    assert send(settings, "contract.slow", str(notes), str(go))
+    with worker(settings, tmp_path / "log") as first:
+        wait_for(lambda: notes.words() == ["begin"], "the task to begin")
+        children = first.children(recursive=True)
+        first.send_signal(signal.SIGTERM)
+        # Far below the task's time limit: the task was not waited for.
+        assert first.wait(PATIENCE_S) == 0
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+        assert not alive
+    go.touch()
+    with worker(settings, tmp_path / "log"):
+        wait_for(lambda: "end" in notes.words(), "the task given back")
+    assert notes.words() == ["begin", "begin", "end"]
+
+
+def test_killing_the_pool_process_runs_the_task_again(settings: Settings, tmp_path: Path, notes: Notes) -> None:
+    go = tmp_path / "go"
+    assert send(settings, "contract.slow", str(notes), str(go))
+    with worker(settings, tmp_path / "log"):
+        wait_for(lambda: notes.words() == ["begin"], "the task to begin")
+        os.kill(notes.pids("begin")[0], signal.SIGKILL)
+        wait_for(lambda: notes.words() == ["begin", "begin"], "the task to begin again")
+        go.touch()
+        wait_for(lambda: "end" in notes.words(), "the task to end")
+
+
+def test_after_kill_9_of_the_worker_nothing_of_it_is_left_and_another_works(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    go = tmp_path / "go"
+    assert send(settings, "contract.slow", str(notes), str(go))
+    with worker(settings, tmp_path / "log") as first:
+        wait_for(lambda: notes.words() == ["begin"], "the task to begin")
+        children = first.children(recursive=True)
+        assert children
+        first.kill()
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+        assert not alive, "pool processes outlive their worker"
+    with worker(settings, tmp_path / "log"):
+        assert send(settings, "contract.quick", str(notes), "next")
+        wait_for(lambda: "next" in notes.words(), "the next worker's first task")
+
+
+def test_an_idle_worker_says_that_it_is_alive_and_ends_on_sigterm(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    assert send(settings, "contract.quick", str(notes), "started")
+    with worker(settings, tmp_path / "log") as idle:
+        pulse = settings.home / "pulse" / "worker"
+        wait_for(pulse.exists, "the worker's sign of life")
+        wait_for(lambda: "started" in notes.words(), "its first task")
+        idle.send_signal(signal.SIGTERM)
+        assert idle.wait(PATIENCE_S) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()

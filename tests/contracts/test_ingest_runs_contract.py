@@ -1,0 +1,289 @@
+"""Runs and hosts on both databases: announced, ended, lost, never announced, forged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from records import (
+    CPU,
+    GPU,
+    MIN,
+    T0,
+    S,
+    batch,
+    beat,
+    ended,
+    live,
+    run_samples,
+    samples,
+    started,
+    steps,
+)
+from sqlalchemy import select
+
+from tightship_platform import ingest
+from tightship_platform.database import Database
+from tightship_platform.errors import Invalid
+from tightship_platform.models import (
+    Base,
+    Device,
+    Host,
+    Run,
+    RunSample,
+    StepStat,
+    Workflow,
+)
+from tightship_platform.reads import hosts, runs
+from tightship_platform.wire import DeviceRecord, SourceState
+
+NOW = T0 + MIN
+
+
+def _rows(database: Database, model: type[Base], *without: str) -> list[dict[str, Any]]:
+    with database.session() as session:
+        columns = [c for c in model.__table__.columns if c.name not in without]
+        return [dict(row) for row in session.execute(select(*columns).order_by(*columns)).mappings()]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_starts_and_ends(database: Database) -> None:
+    with database.session() as session:
+        record = started(
+            team="vision", owner="ann", user="ann", labels={"seed": "1", "note": ""}, command=["python", "a.py"]
+        )
+        assert ingest.apply_run(session, record, now=NOW) == "a1"
+        first = runs.get_run(session, "a1")
+        assert (first["state"], first["exit_code"], first["end_ns"], first["host"]) == ("running", None, None, "h1")
+        ingest.apply_run(session, ended(end_ns=T0 + 5 * S, team="vision", owner="ann"), now=NOW)
+        last = runs.get_run(session, "a1")
+    assert (last["state"], last["exit_code"], last["end_ns"], last["reason"]) == ("finished", 0, T0 + 5 * S, None)
+    assert (last["workflow"], last["team"], last["owner"]) == ("train", "vision", "ann")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state", "reason"),
+    [
+        (0, "finished", None),
+        (3, "failed", "ended with exit code 3"),
+        (137, "failed", "ended by SIGKILL"),
+        (255, "failed", "ended with exit code 255"),
+        (None, "failed", "ended without an exit code"),
+    ],
+)
+def test_how_a_run_ended_is_said(database: Database, exit_code: int | None, state: str, reason: str | None) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=exit_code), now=NOW)
+        run = runs.get_run(session, "a1")
+    assert (run["state"], run["exit_code"], run["reason"]) == (state, exit_code, reason)
+
+
+def test_an_end_stays_an_end(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=3), now=NOW)
+        ingest.apply_run(session, started(), now=NOW)
+        ingest.apply_heartbeat(session, beat(live(), time_ns=NOW), now=NOW)
+        ingest.apply_run(session, ended(end_ns=T0 + 9 * S, exit_code=0), now=NOW)
+        run = runs.get_run(session, "a1")
+    assert (run["state"], run["exit_code"], run["end_ns"]) == ("failed", 3, T0 + S)
+    assert run["devices"] == []
+
+
+def test_team_and_owner_are_those_of_the_newest_run(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started("new", start_ns=T0 + MIN, team="vision"), now=NOW)
+        ingest.apply_run(session, started("old", start_ns=T0, team="speech", owner="bob"), now=NOW)
+        run = runs.get_run(session, "old")
+        assert (run["team"], run["owner"]) == ("vision", "bob")
+        ingest.apply_run(session, started("newest", start_ns=T0 + MIN + S, team="language"), now=NOW)
+        assert runs.get_run(session, "old")["team"] == "language"
+
+
+def test_markup_is_text_and_arguments_may_hold_lines(database: Database) -> None:
+    name = '<img src=x onerror="alert(1)"> & "quotes" — ü 模型 👩‍🚀'
+    command = ["python", "-c", "import os\nprint(1)", "nul\0byte", "bad\udcff", "x" * 9000]
+    with database.session() as session:
+        ingest.apply_run(session, started(workflow=name, command=command, labels={"<b>": "</b>"}), now=NOW)
+    with database.session() as session:
+        run = runs.get_run(session, "a1")
+    assert run["workflow"] == name
+    assert run["labels"] == {"<b>": "</b>"}
+    assert run["command"][:5] == ["python", "-c", "import os\nprint(1)", "nul�byte", "bad�"]
+    assert len(run["command"][5]) == 4096
+
+
+def test_a_command_is_cut_to_a_sane_size(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(command=["word" * 1000] * 5000), now=NOW)
+        command = runs.get_run(session, "a1")["command"]
+    assert sum(map(len, command)) <= 70_000
+    assert command[-1] == "…"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": "../../etc"},
+        {"run": ""},
+        {"run": "x" * 41},
+        {"workflow": "two\nlines"},
+        {"workflow": " "},
+        {"workflow": "x" * 201},
+        {"workflow": "bell\a"},
+        {"workflow": "next\u2028line"},
+        {"workflow": "backwards \u202e txt"},
+        {"workflow": "half a \ud83d"},
+        {"workflow": 7},
+        {"host": "h\0"},
+        {"team": "a\rb"},
+        {"user": "\x1b[31m"},
+        {"labels": {"a\nb": "c"}},
+        {"labels": {"a": "c\nd"}},
+        {"labels": {str(i): "" for i in range(65)}},
+        {"start_ns": NOW + 2 * 86_400 * S},
+        {"start_ns": 0},
+        {"start_ns": -1},
+        {"start_ns": 10**30},
+        {"start_ns": True},
+        {"start_ns": float("nan")},
+        {"end_ns": T0 - 1},
+        {"end_ns": 10**30},
+        {"exit_code": 1},
+        {"end_ns": T0 + S, "exit_code": 256},
+        {"end_ns": T0 + S, "exit_code": -9},
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(database: Database, change: dict[str, Any]) -> None:
+    record = started()
+    for name, value in change.items():
+        setattr(record, name, value)
+    with pytest.raises(Invalid) as caught, database.session() as session:
+        ingest.apply_run(session, record, now=NOW)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert _rows(database, Run) == _rows(database, Workflow) == []
+
+
+# ---- runs that fall silent, or were never announced ------------------------------------------------------------------
+
+
+def test_a_silent_run_is_lost_and_comes_back(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        ingest.apply_heartbeat(session, beat(live(), time_ns=NOW), now=NOW)
+        assert ingest.close_lost_runs(session, now=NOW + ingest.LOST_AFTER_NS) == []
+        later = NOW + ingest.LOST_AFTER_NS + 1
+        assert ingest.close_lost_runs(session, now=later) == ["a1"]
+        assert ingest.close_lost_runs(session, now=later) == []
+        assert runs.get_run(session, "a1")["state"] == "lost"
+        assert "no sign of life for 120 s" in runs.get_run(session, "a1")["reason"]
+        # An old batch from the spool is no sign of life now.
+        ingest.apply_batch(session, batch(devices=[CPU], run_samples=run_samples([T0 + S])), now=later)
+        assert runs.get_run(session, "a1")["state"] == "lost"
+        ingest.apply_heartbeat(session, beat(live(), time_ns=later), now=later)
+        back = runs.get_run(session, "a1")
+        assert (back["state"], back["reason"], back["last_seen_ns"]) == ("running", None, later)
+
+
+def test_an_end_record_corrects_a_lost_run(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        assert ingest.close_lost_runs(session, now=NOW + 10 * MIN) == ["a1"]
+        ingest.apply_run(session, ended(end_ns=T0 + 30 * S), now=NOW + 20 * MIN)
+        run = runs.get_run(session, "a1")
+        assert (run["state"], run["end_ns"], run["reason"]) == ("finished", T0 + 30 * S, None)
+        assert ingest.close_lost_runs(session, now=NOW + 60 * MIN) == []
+
+
+def test_a_run_that_nobody_announced_keeps_its_rows(database: Database) -> None:
+    parts: dict[str, Any] = {"devices": [CPU], "run_samples": run_samples([T0 + 5 * S]), "steps": steps([T0 + 4 * S])}
+    with database.session() as session:
+        answer = ingest.apply_batch(session, batch(**parts), now=NOW)
+        assert answer == {"rows": 2, "unknown_runs": ["a1"]}
+        placeholder = runs.get_run(session, "a1")
+        assert (placeholder["workflow"], placeholder["start_ns"]) == (ingest.UNKNOWN_WORKFLOW, T0 + 4 * S)
+        assert placeholder["reason"] == "seen by the agent on h1; its launcher has not reported yet"
+        assert ingest.apply_heartbeat(session, beat(live(), time_ns=NOW), now=NOW) == {"unknown_runs": ["a1"]}
+        ingest.apply_run(session, started(), now=NOW)
+        run = runs.get_run(session, "a1")
+        assert (run["workflow"], run["start_ns"], run["reason"], run["source"]) == ("train", T0, None, "launch")
+        assert ingest.apply_batch(session, batch(**parts), now=NOW)["unknown_runs"] == []
+    assert len(_rows(database, RunSample)) == len(_rows(database, StepStat)) == 1
+
+
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_says_who_is_there(database: Database) -> None:
+    sources = [
+        SourceState(name="nvml", state="absent", detail="no driver\nfound"),
+        SourceState(name="host", state="ok"),
+    ]
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        info: dict[str, Any] = {"cpus": 2, "kernel": "6.1\n", "load": 0.5}
+        ingest.apply_heartbeat(
+            session, beat(live(steps=7), time_ns=NOW, devices=[CPU, GPU], info=info, sources=sources), now=NOW
+        )
+        (host,) = hosts.list_hosts(session, now=NOW)
+        run = runs.get_run(session, "a1")
+        assert hosts.list_hosts(session, now=NOW + MIN)[0]["alive"] is False
+    assert (host["host"], host["alive"], host["agent_version"]) == ("h1", True, "0.1.0")
+    assert host["info"] == {"cpus": 2, "kernel": "6.1", "load": 0.5}
+    assert host["sources"][0] == {"name": "nvml", "state": "absent", "detail": "no driver found"}
+    assert [device["uuid"] for device in host["devices"]] == ["GPU-1", "cpu"]
+    assert run["ranks"] == [{"rank": 0, "pid": 100, "host": "h1", "guard": True}]
+    assert (run["steps"], run["last_seen_ns"]) == (7, NOW)
+    assert run["devices"] == [{"host": "h1", "uuid": "cpu", "kind": "cpu", "name": "Test processor"}]
+    assert run["device_ns"] == NOW - T0
+
+
+def test_a_run_on_two_hosts_keeps_the_ranks_of_both(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        ingest.apply_heartbeat(session, beat(live(ranks=[0, 1], steps=5), time_ns=NOW), now=NOW)
+        ingest.apply_heartbeat(session, beat(live(ranks=[2, 3], steps=4), time_ns=NOW, host="h2"), now=NOW)
+        ingest.apply_heartbeat(session, beat(live(ranks=[0], steps=5), time_ns=NOW), now=NOW)
+        run = runs.get_run(session, "a1")
+    assert [(entry["rank"], entry["host"]) for entry in run["ranks"]] == [(0, "h1"), (2, "h2"), (3, "h2")]
+    assert run["steps"] == 5
+    assert [device["host"] for device in run["devices"]] == ["h1", "h2"]
+
+
+def test_a_device_changes_its_name_in_place(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_batch(session, batch(samples=samples([T0], "GPU-1")), now=NOW)
+        assert hosts.list_hosts(session)[0]["devices"][0]["name"] == "GPU-1"
+        ingest.apply_heartbeat(session, beat(time_ns=NOW, devices=[GPU]), now=NOW)
+        ingest.apply_batch(session, batch(samples=samples([T0 + S], "GPU-1")), now=NOW)
+        (device,) = hosts.list_hosts(session)[0]["devices"]
+    assert (device["name"], device["memory_bytes"]) == ("Test accelerator", 80 << 30)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        beat(time_ns=NOW, host="a\nb"),
+        beat(time_ns=10**40),
+        beat(live("../x"), time_ns=NOW),
+        beat(live(since_ns=-5), time_ns=NOW),
+        beat(live(devices=["x" * 300]), time_ns=NOW),
+        beat(live(ranks=[10**12]), time_ns=NOW),
+        beat(live(ranks=[-200]), time_ns=NOW),
+        beat(live(steps=-1), time_ns=NOW),
+        beat(live(steps=2**70), time_ns=NOW),
+        beat(time_ns=NOW, devices=[DeviceRecord(uuid="x", kind="toaster", name="x")]),
+        beat(time_ns=NOW, devices=[DeviceRecord(uuid="x", kind="gpu", name="x", memory_bytes=-1)]),
+        beat(time_ns=NOW, devices=[DeviceRecord(uuid=str(i), kind="gpu", name="x") for i in range(1025)]),
+        beat(time_ns=NOW, info={"x": float("inf")}),
+        beat(time_ns=NOW, info={"x": 2**80}),
+        beat(time_ns=NOW, info={str(i): 1 for i in range(65)}),
+        beat(time_ns=NOW, sources=[SourceState(name="x", state="perhaps")]),
+    ],
+)
+def test_a_forged_heartbeat_changes_nothing(database: Database, forged: Any) -> None:
+    with pytest.raises(Invalid), database.session() as session:
+        ingest.apply_heartbeat(session, forged, now=NOW)
+    assert _rows(database, Host) == _rows(database, Device) == _rows(database, Run) == []

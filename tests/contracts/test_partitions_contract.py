@@ -1,0 +1,165 @@
+"""Daily partitions on PostgreSQL: made ahead, filled from the default partition, given back; nothing on SQLite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+from records import CPU, T0, S, batch, host_samples, run_samples, samples
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from tightship_platform import database as databases
+from tightship_platform import ingest, partitions
+from tightship_platform.database import Database
+from tightship_platform.errors import NotFound
+from tightship_platform.models import HostSample, RunSample, Sample
+from tightship_platform.settings import Settings
+
+DAY_NS = 86_400 * S
+DAY = date(2026, 9, 21)
+"""The day of T0."""
+START = T0 - T0 % DAY_NS
+TABLES = {"sample": Sample, "host_sample": HostSample, "run_sample": RunSample}
+
+
+@pytest.fixture
+def postgres(make_database_url: Callable[..., str], postgres_url: str, tmp_path: Path) -> Iterator[Database]:
+    """A PostgreSQL database of its own, with the schema."""
+    url = make_database_url("postgres", migrated=True)
+    with databases.open_database(Settings(home=tmp_path, database_url=url)) as opened:
+        yield opened
+
+
+def _fill(session: Session, times: list[int]) -> None:
+    parts = batch(
+        devices=[CPU],
+        samples=samples(times, util_frac=0.5),
+        host_samples=host_samples(times, cpu_frac=0.5),
+        run_samples=run_samples(times, cpu_cores=1.0),
+    )
+    ingest.apply_batch(session, parts, now=max(times))
+
+
+def _counts(session: Session) -> list[int]:
+    return [session.scalar(select(func.count()).select_from(table)) or 0 for table in TABLES.values()]
+
+
+def _in(session: Session, table: str) -> int:
+    return session.scalar(text(f"SELECT count(*) FROM ONLY {table}")) or 0
+
+
+def test_upgrade_makes_the_coming_days(postgres: Database) -> None:
+    with postgres.session() as session:
+        for table in TABLES:
+            assert len(partitions.list_partitions(session, table)) == partitions.DAYS_AHEAD + 1
+
+
+def test_days_are_made_ahead_and_only_once(postgres: Database) -> None:
+    with postgres.session() as session:
+        made = partitions.make_partitions(session, days_ahead=2, now=T0)
+        assert made == [f"{table}_202609{day}" for table in TABLES for day in (21, 22, 23)]
+        assert partitions.make_partitions(session, days_ahead=2, now=T0) == []
+        assert partitions.make_partitions(session, days_ahead=2, now=T0 + DAY_NS) == [f"{t}_20260924" for t in TABLES]
+        times = [START, T0, START + DAY_NS - 1, START + DAY_NS, START + 3 * DAY_NS + 1]
+        _fill(session, times)
+        assert _counts(session) == [5, 5, 5]
+        for table in TABLES:
+            assert [_in(session, f"{table}_202609{day}") for day in (21, 22, 23, 24)] == [3, 1, 0, 1]
+            assert _in(session, f"{table}_default") == 0
+
+
+def test_rows_that_wait_in_the_default_partition_move_to_their_day(postgres: Database) -> None:
+    with postgres.session() as session:
+        _fill(session, [START - 1, START, T0])
+        assert _in(session, "sample_default") == 3
+        made = partitions.make_partitions(session, days_ahead=0, now=T0 + 40 * DAY_NS)
+        assert {"sample_20260920", "host_sample_20260921", "run_sample_20261031"} <= set(made)
+    with postgres.session() as session:
+        assert _counts(session) == [3, 3, 3]
+        for table in TABLES:
+            assert [_in(session, f"{table}_{day}") for day in ("default", "20260920", "20260921")] == [0, 1, 2]
+        # The key still holds across the move.
+        _fill(session, [START - 1, START, T0])
+        assert _counts(session) == [3, 3, 3]
+
+
+def test_a_day_goes_back_to_the_default_partition_with_its_rows(postgres: Database) -> None:
+    with postgres.session() as session:
+        partitions.make_partitions(session, days_ahead=1, now=T0)
+        _fill(session, [T0, T0 + S, T0 + DAY_NS])
+        assert partitions.merge_into_default(session, "sample", DAY) == 2
+        assert _counts(session) == [3, 3, 3]
+        assert _in(session, "sample_default") == 2
+        assert DAY not in partitions.list_partitions(session, "sample")
+        _fill(session, [T0, T0 + 2 * S])
+        assert _in(session, "sample_default") == 3
+        with pytest.raises(NotFound, match="No partition named 'sample_20260921'"):
+            partitions.merge_into_default(session, "sample", DAY)
+        assert "sample_20260921" in partitions.make_partitions(session, days_ahead=0, now=T0)
+        assert (_in(session, "sample_default"), _in(session, "sample_20260921")) == (0, 3)
+
+
+def test_partitions_carry_the_keys_and_references_of_their_parent(postgres: Database) -> None:
+    with postgres.session() as session:
+        partitions.make_partitions(session, days_ahead=0, now=T0)
+        shape = text(
+            "SELECT contype::text, conrelid::regclass::text FROM pg_constraint"
+            " WHERE conrelid IN ('sample_20260921'::regclass, 'sample_default'::regclass)"
+        )
+        found: dict[str, list[str]] = {}
+        for kind, table in session.execute(shape):
+            found.setdefault(table, []).append(kind)
+        assert sorted(found["sample_20260921"]) == sorted(found["sample_default"]) == ["f", "p"]
+
+
+def test_partitions_are_made_while_others_write(postgres: Database) -> None:
+    """No row is lost, none appears twice, nobody deadlocks."""
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def write(number: int) -> None:
+        try:
+            for second in range(40):
+                with postgres.session() as session:
+                    parts = batch(
+                        f"h{number}",
+                        devices=[CPU],
+                        samples=samples([T0 + second * S, T0 + DAY_NS + second * S]),
+                        run_samples=run_samples([T0 + second * S], f"r{number}"),
+                        host_samples=host_samples([T0 + second * S]),
+                    )
+                    ingest.apply_batch(session, parts, now=T0 + 2 * DAY_NS)
+        except BaseException as error:
+            errors.append(error)
+
+    def partition() -> None:
+        try:
+            while not done.wait(0.02):
+                with postgres.session() as session:
+                    partitions.make_partitions(session, days_ahead=1, now=T0)
+                with postgres.session() as session:
+                    partitions.merge_into_default(session, "sample", DAY)
+        except BaseException as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    maker = threading.Thread(target=partition)
+    for thread in (*writers, maker):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    maker.join()
+    assert errors == []
+    with postgres.session() as session:
+        assert _counts(session) == [240, 120, 120]
+
+
+def test_sqlite_has_none(make_database_url: Callable[..., str], tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, database_url=make_database_url("sqlite", migrated=True))
+    with databases.open_database(settings) as database, database.session() as session:
+        assert partitions.make_partitions(session) == partitions.list_partitions(session, "sample") == []

@@ -1,0 +1,124 @@
+"""Rollups on both databases: means that are right, the same however often they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from records import CPU, GPU, HOUR, MIN, T0, S, batch, ended, held, samples, started
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from tightship_platform import ingest, rollups
+from tightship_platform.database import Database
+from tightship_platform.models import Device, Rollup, Run
+
+START = T0 - T0 % HOUR
+"""A full hour."""
+NOW = START + 90 * MIN
+
+
+def _rows(session: Session, width_ns: int) -> list[dict[str, Any]]:
+    rows = session.execute(
+        select(Run.key, Device.uuid, *Rollup.__table__.columns)
+        .join(Run, Run.id == Rollup.run_id)
+        .join(Device, Device.id == Rollup.device_id)
+        .where(Rollup.width_ns == width_ns)
+        .order_by(Run.key, Device.uuid, Rollup.time_ns)
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def test_minutes_and_hours_are_means(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(start_ns=START), now=NOW)
+        told = samples(range(START, START + 60 * MIN, 10 * S), util_frac=0.25, memory_used_bytes=101, power_w=10.0)
+        told += samples(range(START + 5 * S, START + 30 * MIN, 10 * S), util_frac=0.75)
+        ingest.apply_batch(session, batch(devices=[CPU], samples=told, allocations=[held(start_ns=START)]), now=NOW)
+        assert rollups.roll_up(session, now=NOW) == 60
+        minutes, hours = _rows(session, rollups.MINUTE_NS), _rows(session, rollups.HOUR_NS)
+    assert [row["time_ns"] for row in minutes] == [START + i * MIN for i in range(60)]
+    assert [row["samples"] for row in minutes] == [12] * 30 + [6] * 30
+    assert [row["util_frac"] for row in minutes] == [0.5] * 30 + [0.25] * 30
+    assert {(row["memory_used_bytes"], row["power_w"], row["sm_active_frac"]) for row in minutes} == {(101, 10.0, None)}
+    (hour,) = hours
+    assert (hour["time_ns"], hour["samples"], hour["memory_used_bytes"]) == (START, 540, 101)
+    assert abs(hour["util_frac"] - (0.5 * 360 + 0.25 * 180) / 540) < 1e-12
+
+
+def test_rolling_up_again_changes_nothing_but_what_is_new(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(start_ns=START), now=NOW)
+        part = batch(devices=[CPU], allocations=[held(start_ns=START)], samples=samples([START + S], util_frac=0.5))
+        ingest.apply_batch(session, part, now=NOW)
+        rollups.roll_up(session, now=NOW)
+        before = _rows(session, rollups.MINUTE_NS)
+        rollups.roll_up(session, now=NOW)
+        rollups.roll_up(session, now=NOW + MIN)
+        assert _rows(session, rollups.MINUTE_NS) == before
+        ingest.apply_batch(session, batch(samples=samples([START + 2 * S], util_frac=1.0)), now=NOW)
+        rollups.roll_up(session, now=NOW)
+        (row,) = _rows(session, rollups.MINUTE_NS)
+    assert (row["samples"], row["util_frac"]) == (2, 0.75)
+
+
+def test_only_the_time_that_a_run_held_the_device_counts(database: Database) -> None:
+    with database.session() as session:
+        for key in ("a1", "b2"):
+            ingest.apply_run(session, started(key, start_ns=START), now=NOW)
+        allocations = [
+            held("a1", START, START + MIN),
+            held("b2", START + MIN + 30 * S, START + 2 * MIN),
+            held("b2", START + 3 * MIN, device="GPU-1"),
+        ]
+        told = samples(range(START, START + 4 * MIN, S), util_frac=0.5)
+        told += samples(range(START, START + 4 * MIN, S), "GPU-1", util_frac=0.25)
+        ingest.apply_batch(session, batch(devices=[CPU, GPU], samples=told, allocations=allocations), now=NOW)
+        rollups.roll_up(session, now=NOW)
+        rows = _rows(session, rollups.MINUTE_NS)
+    assert [(row["key"], row["uuid"], (row["time_ns"] - START) // MIN, row["samples"]) for row in rows] == [
+        ("a1", "cpu", 0, 60),
+        ("b2", "GPU-1", 3, 60),
+        ("b2", "cpu", 1, 30),
+    ]
+
+
+def test_two_runs_that_share_a_device_have_each_their_row(database: Database) -> None:
+    with database.session() as session:
+        for key in ("a1", "b2"):
+            ingest.apply_run(session, started(key, start_ns=START), now=NOW)
+        told = batch(
+            devices=[CPU],
+            samples=samples(range(START, START + MIN, S), util_frac=0.5),
+            allocations=[held("a1", START), held("b2", START)],
+        )
+        ingest.apply_batch(session, told, now=NOW)
+        rollups.roll_up(session, now=NOW)
+        assert [(row["key"], row["samples"]) for row in _rows(session, rollups.MINUTE_NS)] == [("a1", 60), ("b2", 60)]
+
+
+def test_what_comes_very_late_is_rolled_up_as_it_comes(database: Database) -> None:
+    """A host that was cut off for a day delivers its spool: the last two hours are all that `roll_up` looks at."""
+    much_later = START + 26 * HOUR
+    with database.session() as session:
+        ingest.apply_run(session, ended(start_ns=START, end_ns=START + 2 * HOUR), now=much_later)
+        for first in range(START, START + 2 * HOUR, 10 * MIN):
+            times = range(first, first + 10 * MIN, 10 * S)
+            part = batch(devices=[CPU], allocations=[held(start_ns=START)], samples=samples(times, util_frac=0.5))
+            ingest.apply_batch(session, part, now=much_later)
+            ingest.apply_batch(session, part, now=much_later)
+        rollups.roll_up(session, now=much_later)
+        minutes, hours = _rows(session, rollups.MINUTE_NS), _rows(session, rollups.HOUR_NS)
+    assert [row["samples"] for row in minutes] == [6] * 120
+    assert [(row["samples"], row["util_frac"]) for row in hours] == [(360, 0.5), (360, 0.5)]
+
+
+def test_samples_after_the_end_do_not_count(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(start_ns=START), now=NOW)
+        told = samples(range(START, START + 3 * MIN, S), util_frac=0.5)
+        ingest.apply_batch(session, batch(devices=[CPU], samples=told, allocations=[held(start_ns=START)]), now=NOW)
+        rollups.roll_up(session, now=NOW)
+        assert len(_rows(session, rollups.MINUTE_NS)) == 3
+        ingest.apply_run(session, ended(start_ns=START, end_ns=START + MIN + 10 * S), now=NOW)
+        rollups.roll_up(session, now=NOW)
+        assert [row["samples"] for row in _rows(session, rollups.MINUTE_NS)] == [60, 10]

@@ -1,0 +1,171 @@
+"""Files of the trace store on both databases: late uploads, and files that no row names."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_calls import HOST, RUN, Capture, Served, ok, serving, sha256, trace_file
+from capture_steps import NOW, armed
+from conftest import POSTGRES, PlatformEnv
+from records import S, started, told
+from sqlalchemy import delete, select
+from waiting import wait_for
+
+from tightship_platform import capture_flow, ingest, trace_files
+from tightship_platform.artifacts import ArtifactStore, Stored, trace_key
+from tightship_platform.database import Database
+from tightship_platform.errors import Conflict
+from tightship_platform.models import Run, Trace
+from tightship_platform.units import now_ns
+from tightship_platform.wire import LeaseRequest
+
+LATER = now_ns() + 2 * trace_files.SETTLED_NS
+"""By then everything that the tests write now is old."""
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def served(request: pytest.FixtureRequest, make_platform_env: Callable[..., PlatformEnv]) -> Iterator[Served]:
+    with serving(make_platform_env(database=request.param).settings) as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "store"))
+
+
+def _put(store: ArtifactStore, key: str, content: bytes, rank: int = 0) -> Stored:
+    hashed = sha256(content)
+    return store.write(trace_key("a1", key, rank, hashed), [content], max_bytes=1 << 20, sha256=hashed)
+
+
+class SlowUpload:
+    """An upload whose last byte is held back."""
+
+    def __init__(self, served: Served, key: str, data: bytes, **query: object) -> None:
+        host, port = served.url.removeprefix("http://").split(":")
+        given = "&".join(f"{name}={value}" for name, value in {"pid": 100, "host": HOST, **query}.items())
+        head = (
+            f"PUT /api/v1/captures/{key}/traces/0?{given} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+            f"Content-Length: {len(data)}\r\nX-SHA256: {sha256(data)}\r\n\r\n"
+        )
+        self._connection = socket.create_connection((host, int(port)))
+        self._connection.sendall(head.encode() + data[:-1])
+        self._rest = data[-1:]
+
+    def finish(self) -> str:
+        """The server's answer."""
+        with self._connection:
+            self._connection.sendall(self._rest)
+            return b"".join(iter(lambda: self._connection.recv(4096), b"")).decode()
+
+
+def _partials(served: Served) -> list[Path]:
+    return list(Path(served.settings.artifacts_url).rglob("*.partial-*"))
+
+
+@pytest.mark.parametrize("told_attempt", [True, False])
+def test_a_late_upload_of_an_earlier_attempt_replaces_nothing(served: Served, told_attempt: bool) -> None:
+    """The file of attempt 1 arrives when that of attempt 2 is stored: on the same host, of the same process."""
+    old, new = trace_file(3000), trace_file(2000)
+    with served.http() as http:
+        capture = Capture(http)
+        capture.write()
+        late = SlowUpload(served, capture.key, old, **({"attempt": 1} if told_attempt else {}))
+        wait_for(lambda: bool(_partials(served)), "the upload to be accepted")
+        capture.report("requested", reason="the agent was stopped")
+        with served.database.session() as session:
+            asked = LeaseRequest(host=HOST, runs=[RUN])
+            assert [lease.attempt for lease in capture_flow.lease(session, asked, now=now_ns() + 60 * S)] == [2]
+        for state in ("armed", "recording", "written"):
+            capture.report(state, expected=[{"rank": 0, "pid": 100}])
+        trace = ok(capture.put(new, attempt=2))["trace"]
+        answer = late.finish()
+        assert " 409 " in answer.splitlines()[0], answer
+        assert http.get(f"/traces/{trace}/file").content == new
+        assert [(row["sha256"], row["bytes"]) for row in capture.now()["ranks"]] == [(sha256(new), len(new))]
+        store = ArtifactStore(served.settings.artifacts_url)
+        removed = trace_files.remove_unnamed(served.database, store, now=LATER)
+        assert (removed.files, removed.size_bytes) == (1, len(old))
+        assert http.get(f"/traces/{trace}/file").content == new
+
+
+def test_a_file_of_another_attempt_is_not_what_completes_the_capture(database: Database, store: ArtifactStore) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session)
+        capture_flow.report(session, key, told("requested", reason="stopped"), now=NOW)
+        asked = LeaseRequest(host="h1", runs=["a1"])
+        (lease,) = capture_flow.lease(session, asked, now=NOW + 60 * S)
+        capture_flow.report(session, key, told("armed", ranks=[0]), now=NOW + 60 * S)
+    first = {"rank": 0, "pid": 100, "host": "h1", "now": NOW + 61 * S}
+    with database.session() as session, pytest.raises(Conflict, match="is in attempt 2; this is a file of attempt 1"):
+        trace_files.record(session, store, key, _put(store, key, b"old"), attempt=1, **first)
+    with database.session() as session:
+        done = trace_files.record(session, store, key, _put(store, key, b"new"), attempt=lease.attempt, **first)
+        assert done.completed
+
+
+def test_only_old_files_that_no_row_names_are_removed(database: Database, store: ArtifactStore, tmp_path: Path) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session, (0, 1))
+    kept = _put(store, key, b"rank 0")
+    with database.session() as session:
+        trace_files.record(session, store, key, kept, rank=0, pid=100, host="h1", now=NOW)
+    foreign = store.write("traces/readme.txt", [b"mine"], max_bytes=99), store.write("other/x", [b"y"], max_bytes=99)
+    unnamed = [_put(store, key, b"refused"), _put(store, "deleted", b"run")]
+    dead = tmp_path / "store" / f"{kept.key}.partial-{'0' * 32}"
+    dead.write_bytes(b"half")
+    everything = store.files("traces")
+    assert trace_files.remove_unnamed(database, store).files == 0
+    assert store.files("traces") == everything
+    an_hour_ago = now_ns() / S - trace_files.SETTLED_NS / S - 1
+    for file in (*(tmp_path / "store" / stored.key for stored in (*unnamed, kept, *foreign)), dead):
+        os.utime(file, (an_hour_ago, an_hour_ago))
+    young = _put(store, key, b"on its way")
+    removed = trace_files.remove_unnamed(database, store)
+    assert (removed.files, removed.size_bytes) == (3, len("refused") + len("run") + len("half"))
+    assert store.files("traces") == sorted([kept.key, young.key, foreign[0].key])
+    assert store.size(foreign[1].key) == 1
+
+
+def test_a_file_that_was_removed_before_its_row_was_written_is_asked_for_again(
+    database: Database, store: ArtifactStore
+) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session)
+    stored = _put(store, key, b"slow")
+    assert trace_files.remove_unnamed(database, store, now=LATER).files == 1
+    recorded: dict[str, Any] = {"rank": 0, "pid": 100, "host": "h1", "now": NOW}
+    with database.session() as session, pytest.raises(Conflict, match="removed before it was recorded; send it again"):
+        trace_files.record(session, store, key, stored, **recorded)
+    with database.session() as session:
+        assert session.scalars(select(Trace)).all() == []
+        assert trace_files.record(session, store, key, _put(store, key, b"slow"), **recorded).completed
+
+
+def test_the_files_of_a_deleted_run_go_with_it(database: Database, store: ArtifactStore) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session)
+    with database.session() as session:
+        trace_files.record(session, store, key, _put(store, key, b"x"), rank=0, pid=100, host="h1", now=NOW)
+    assert trace_files.remove_unnamed(database, store, now=LATER).files == 0
+    with database.session() as session:
+        session.execute(delete(Run))
+    assert trace_files.remove_unnamed(database, store, now=LATER).files == 1
+    assert store.files("traces") == []
+
+
+def test_other_stores_are_tidied_alike(database: Database) -> None:
+    store = ArtifactStore(f"memory://{os.urandom(8).hex()}")
+    _put(store, "c1", b"x")
+    assert trace_files.remove_unnamed(database, store).files == 0
+    assert trace_files.remove_unnamed(database, store, now=LATER).files == 1

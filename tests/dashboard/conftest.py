@@ -1,0 +1,30 @@
+"""A real server with the dashboard on it, empty or with a simulated fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from api_calls import Served, serving
+from simulated_fleet import fill
+
+from tightship_platform.database import open_database
+
+
+@pytest.fixture(scope="session")
+def fleet(make_platform_env: Callable[..., object]) -> Iterator[Served]:
+    """A server whose database holds the simulated fleet; tests only read from it."""
+    env = make_platform_env()
+    with open_database(env.settings) as database:  # type: ignore[attr-defined]
+        fill(database.engine)
+    with serving(env.settings) as served:  # type: ignore[attr-defined]
+        yield served
+
+
+@pytest.fixture
+def browser_like(fleet: Served) -> Iterator[httpx.Client]:
+    """Asks as a browser does, for pages rather than for the API."""
+    headers = {"accept": "text/html", "cookie": "tightship_zone=Europe%2FBerlin"}
+    with httpx.Client(base_url=fleet.url, headers=headers, trust_env=False, timeout=30) as client:
+        yield client

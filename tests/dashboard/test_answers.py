@@ -1,0 +1,175 @@
+"""The first line of each page, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tightship_dashboard import answers
+from tightship_dashboard.formatting import NBSP
+from tightship_dashboard.links import Answer, Link, finding_href, run_href, runs_href
+from tightship_platform.reads.fleet import NO_TEAM
+from tightship_platform.units import NS_PER_MS, NS_PER_S
+
+H = 3600 * NS_PER_S
+
+
+def said(answer: Answer) -> str:
+    return answers.plain(answer).replace(NBSP, " ")
+
+
+def hrefs(answer: Answer) -> list[str]:
+    return [part.href for part in answer if isinstance(part, Link)]
+
+
+def account(**changes: Any) -> dict[str, Any]:
+    return {
+        "device_ns": 100 * H,
+        "buckets": {"productive": 41 * H, "held_idle": 37 * H, "input": 12 * H, "unexplained": 10 * H},
+        "by_team": {"vision": {"held_idle": 30 * H, "productive": 10 * H}, "language": {"held_idle": 7 * H}},
+    } | changes
+
+
+OPPORTUNITY = {
+    "title": "The device waits for `DataLoader`.",
+    "workflow": "vision-base",
+    "recoverable_device_ns": 310 * H,
+    "low_ns": 280 * H,
+    "high_ns": 330 * H,
+    "method": "simulated",
+    "findings": [7, 9],
+}
+
+
+def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> None:
+    answer = answers.fleet(account(), [OPPORTUNITY], "7d")
+    assert said(answer) == (
+        "In the last 7 days, 41 % of 100 device-hours did work; 37 % were held idle, most of it by team vision. "
+        "First in line is vision-base, with 310 h (280–330), simulated, to win back: "
+        "The device waits for `DataLoader`."
+    )
+    assert hrefs(answer) == [
+        "#account",
+        "/runs",
+        "/runs?by=held_idle",
+        "#teams",
+        "/runs?workflow=vision-base",
+        "/findings/7",
+    ]
+
+
+def test_fleet_names_no_team_when_none_has_most_of_it() -> None:
+    even = {"vision": {"held_idle": 18 * H}, "language": {"held_idle": 18 * H}}
+    assert "most of it" not in said(answers.fleet(account(by_team=even), [], "24h"))
+    unnamed = {NO_TEAM: {"held_idle": 36 * H}, "language": {"held_idle": 1 * H}}
+    assert "most of it" not in said(answers.fleet(account(by_team=unnamed), [], "24h"))
+    assert "most of it" not in said(answers.fleet(account(by_team={"vision": {"held_idle": 37 * H}}), [], "24h"))
+
+
+def test_fleet_without_device_time_or_without_losses() -> None:
+    assert said(answers.fleet(account(device_ns=0, buckets={}), [], "30d")) == (
+        "In the last 30 days no run held a device."
+    )
+    perfect = account(device_ns=H, buckets={"productive": H}, by_team={"a": {"productive": H}})
+    assert said(answers.fleet(perfect, [], "24h")) == "In the last 24 hours, 100 % of 1.0 device-hours did work."
+
+
+def test_savings_of_several_opportunities_are_never_added_up() -> None:
+    answer = said(answers.fleet(account(), [OPPORTUNITY, OPPORTUNITY], "7d"))
+    assert "310 h" in answer
+    assert "620 h" not in answer
+
+
+def row(state: str, devices: int = 0) -> dict[str, Any]:
+    return {"state": state, "devices": [{}] * devices}
+
+
+def test_runs() -> None:
+    rows = [row("running", 8), row("running", 2), row("finished"), row("failed"), row("failed"), row("lost")]
+    assert said(answers.runs(rows)) == ("2 runs are live on 10 devices; of 4 runs that ended, 2 failed and 1 lost.")
+    assert said(answers.runs([row("finished")])) == "No run is live; of 1 run that ended, none failed."
+    assert said(answers.runs([row("running")])) == "1 run is live."
+    assert said(answers.runs([])) == "No run is known yet."
+
+
+def test_runs_behind_filters_are_spoken_of_as_such() -> None:
+    assert said(answers.runs([row("failed")] * 3, state="failed")) == "3 runs failed."
+    assert said(answers.runs([row("lost")], state="lost", workflow="mine")) == "1 run of mine was lost."
+    assert said(answers.runs([], state="failed")) == "No run failed."
+    assert said(answers.runs([], workflow="mine")) == "No run of mine is known."
+    assert hrefs(answers.runs([row("failed"), row("finished")], workflow="a&b")) == [
+        "/runs?workflow=a%26b",
+        "/runs?workflow=a%26b&state=failed",
+    ]
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    return {
+        "run": "a1",
+        "state": "running",
+        "start_ns": 0,
+        "end_ns": None,
+        "exit_code": None,
+        "device_ns": 8 * H,
+        "account": {"productive": 4 * H, "input": 3 * H, "unexplained": H},
+    } | changes
+
+
+def test_one_run() -> None:
+    finding = {"finding": 3, "title": "The device waits.", "saving": {"share_frac": 0.37, "unit": "ns/step"}}
+    assert said(answers.one_run(run(), [finding], 134 * 60 * NS_PER_S)) == (
+        "Running for 2 h 14 min: 50 % of its 8.0 device-hours did work; 38 % waited for input. "
+        "Worst finding: The device waits, 37 % of the step."
+    )
+
+
+def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
+    """The sentence and its figures speak of the same time."""
+    counted = run(accounted_ns=130 * 60 * NS_PER_S)
+    so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.0 device-hours did work; 38 %"
+    assert said(answers.one_run(counted, [], 134 * 60 * NS_PER_S)).startswith(f"Running for 2 h 14 min{so_far}")
+    ended = counted | {"state": "finished", "end_ns": 132 * 60 * NS_PER_S}
+    assert said(answers.one_run(ended, [], 134 * 60 * NS_PER_S)).startswith(f"Finished after 2 h 12 min{so_far}")
+    whole = ended | {"accounted_ns": ended["end_ns"]}
+    assert said(answers.one_run(whole, [], 4 * H)).startswith("Finished after 2 h 12 min: 50 % of its 8.0 device-hours")
+    lost = counted | {"state": "lost"}
+    assert "so far" not in said(answers.one_run(lost, [], 4 * H))
+
+
+def test_without_a_trace_nothing_is_claimed_about_work() -> None:
+    untold = {"startup": 3 * H, "productive": 0, "unexplained": 5 * H}
+    assert said(answers.one_run(run(account=untold), [], H)) == (
+        "Running for 1 h 0 min: no trace tells how much of its 8.0 device-hours did work; 38 % went to start-up."
+    )
+    assert said(answers.fleet(account(device_ns=8 * H, buckets=untold, by_team={}), [], "24h")) == (
+        "In the last 24 hours, no trace tells how much of 8.0 device-hours did work; 38 % went to start-up."
+    )
+
+
+def test_one_run_that_ended_badly_says_how() -> None:
+    failed = run(state="failed", end_ns=H, account=None)
+    assert said(answers.one_run(failed | {"exit_code": 3}, [], 5 * H)).startswith(
+        "Failed after 1 h 0 min with exit code 3; its device time is not accounted for yet."
+    )
+    assert "by signal 9" in said(answers.one_run(failed | {"exit_code": 137}, [], 5 * H))
+    assert "Lost after" in said(answers.one_run(failed | {"state": "lost"}, [], 5 * H))
+
+
+def finding(**saving: Any) -> dict[str, Any]:
+    given = {"value": 152, "low": 137, "high": 163, "unit": "ns/step", "method": "simulated", "share_frac": 0.37}
+    scaled = {k: v * NS_PER_MS if k in ("value", "low", "high") and v else v for k, v in (given | saving).items()}
+    return {"title": "The device waits", "workflow": "vision", "saving": scaled}
+
+
+def test_one_finding() -> None:
+    assert said(answers.one_finding(finding(), 410 * NS_PER_MS)) == (
+        "The device waits. Without it each step of 410 ms would be 152 ms (137–163) shorter (37 %, simulated), "
+        "in vision."
+    )
+    assert "It costs 152 ms (137–163) of device time" in said(answers.one_finding(finding(unit="ns"), None))
+    assert "could not be estimated" in said(answers.one_finding(finding(value=None, share_frac=None), None))
+
+
+def test_addresses_quote_what_comes_from_outside() -> None:
+    assert run_href("../x?y") == "/runs/..%2Fx%3Fy"
+    assert finding_href("1#a") == "/findings/1%23a"
+    assert runs_href(workflow="a b", state=None) == "/runs?workflow=a+b"

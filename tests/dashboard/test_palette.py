@@ -1,0 +1,82 @@
+"""Every bucket has a colour, a label and words; the colours can be told from both papers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from tightship_dashboard.figures import palette
+from tightship_platform.vocabulary import Bucket, CaptureState, RunState
+
+
+@pytest.mark.parametrize("bucket", Bucket)
+def test_every_bucket_is_described_and_readable_in_both_themes(bucket: Bucket) -> None:
+    assert palette.BUCKET_LABEL[bucket]
+    assert palette.BUCKET_MEANING[bucket].endswith(".")
+    assert palette.BUCKET_CLAUSE[bucket]
+    for paper in (palette.PAPER_LIGHT, palette.PAPER_DARK):
+        assert palette.has_contrast(palette.BUCKET_COLOUR[bucket], paper), paper
+
+
+def test_no_two_buckets_share_a_colour_or_a_label() -> None:
+    assert len(set(palette.BUCKET_COLOUR.values())) == len(Bucket)
+    assert len(set(palette.BUCKET_LABEL.values())) == len(Bucket)
+
+
+Colour = tuple[float, float, float]
+
+
+def linear(colour: str) -> Colour:
+    r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return tuple(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b))  # type: ignore[return-value]
+
+
+def as_seen(colour: Colour, by: str) -> Colour:
+    """Dichromats' view in linear RGB, after Viénot, Brettel and Mollon (1999)."""
+    r, g, b = colour
+    if by == "deuteranope":
+        return (0.29275 * r + 0.70725 * g, 0.29275 * r + 0.70725 * g, -0.02234 * r + 0.02234 * g + b)
+    if by == "protanope":
+        return (0.11238 * r + 0.88762 * g, 0.11238 * r + 0.88762 * g, 0.00401 * r - 0.00401 * g + b)
+    return colour
+
+
+def lab(colour: Colour) -> Colour:
+    """CIE L*a*b* of linear sRGB, white point D65."""
+    r, g, b = colour
+    x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505
+    y = 0.2126 * r + 0.7152 * g + 0.0722 * b
+    z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
+    fx, fy, fz = (max(t, 0) ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x, y, z))
+    return (116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz))
+
+
+@pytest.mark.parametrize("by", ["everybody else", "deuteranope", "protanope"])
+def test_any_two_buckets_are_told_apart(by: str) -> None:
+    for one, other in itertools.combinations(Bucket, 2):
+        pair = [lab(as_seen(linear(palette.BUCKET_COLOUR[b]), by)) for b in (one, other)]
+        assert math.dist(*pair) > 10, (one, other)
+
+
+def test_contrast_is_the_wcag_ratio() -> None:
+    assert palette.has_contrast("#000000", "#ffffff")
+    assert not palette.has_contrast("#f0e442", "#ffffff")  # the yellow of the original eight
+    assert palette.has_contrast("#949494", "#ffffff")  # 3.03:1
+    assert not palette.has_contrast("#969696", "#ffffff")  # 2.96:1
+
+
+def test_losses_are_largest_first_and_unexplained_is_last_and_never_hidden() -> None:
+    buckets = {"productive": 50, "input": 3, "unexplained": 40, "host": 7, "startup": 0}
+    assert palette.losses(buckets) == [(Bucket.HOST, 7), (Bucket.INPUT, 3), (Bucket.UNEXPLAINED, 40)]
+    assert palette.losses({}) == [(Bucket.UNEXPLAINED, 0)]
+
+
+def test_a_bucket_of_a_newer_server_counts_as_unexplained() -> None:
+    assert palette.losses({"tea_break": 5, "unexplained": 1}) == [(Bucket.UNEXPLAINED, 6)]
+
+
+def test_states_and_stages_are_complete() -> None:
+    assert set(palette.RUN_COLOUR) == set(RunState)
+    assert [*palette.CAPTURE_STAGES, CaptureState.FAILED, CaptureState.EXPIRED] == list(CaptureState)

@@ -1,0 +1,71 @@
+"""A random slice of the injection harness; `make injection` runs all of it and writes docs/injection.md."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from injection.bases import SMALL, own, reference
+from injection.defects import DEFECTS
+from injection.recording import Recording
+from injection.sites import Base, base_of
+from injection.trial import Outcome, fits, run
+from rule_jobs import job_of
+
+from tightship_analyzers import trace as traces
+from tightship_analyzers.catalogue import TRACE_RULES
+
+SEED = int(os.environ.get("TIGHTSHIP_INJECTION_SEED") or random.SystemRandom().randrange(10**6))
+SLICE = 14
+MOST_ERROR_FRAC = 0.15
+"""Of a single trial; the median of all of them is far below, see docs/injection.md."""
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Base]:
+    folder = tmp_path_factory.mktemp("bases")
+    found = [base_of(path, folder) for path in (*own(folder), *reference(SMALL))]
+    return [base for base in found if base is not None]
+
+
+def test_a_random_slice_is_found_and_priced(bases: list[Base], tmp_path: Path) -> None:
+    sys.stdout.write(f"TIGHTSHIP_INJECTION_SEED={SEED}\n")
+    rng = random.Random(SEED)
+    pairs = [(defect, base) for defect in DEFECTS for base in bases if fits(defect, base)]
+    for defect, base in rng.sample(pairs, SLICE):
+        outcome = run(defect, base, rng, tmp_path)
+        assert outcome.found, outcome
+        assert abs(outcome.error_frac) <= MOST_ERROR_FRAC, outcome
+        assert not outcome.false, outcome
+
+
+def test_every_rule_on_traces_is_put_to_the_test() -> None:
+    assert {defect.rule for defect in DEFECTS} == {rule.id for rule in TRACE_RULES} - {"loop-indexing"}
+
+
+def test_each_defect_fits_a_recording_that_every_checkout_holds(bases: list[Base]) -> None:
+    assert [defect.rule for defect in DEFECTS if not any(fits(defect, base) for base in bases)] == []
+
+
+def test_opening_time_moves_everything_after_it_and_nothing_before(tmp_path: Path) -> None:
+    text = job_of("fp32-gemm", bad=False).text()
+    recording = Recording(text)
+    at_ns = int(sorted(recording.start_ns.tolist())[len(recording.start_ns) // 2])
+    recording.open_time(at_ns, 12_345)
+    for name, content in (("before", text), ("after", recording.text())):
+        (tmp_path / f"{name}.json").write_bytes(content)
+    before, after = (traces.open(tmp_path / f"{name}.json") for name in ("before", "after"))
+    at_ns += before.base_ns
+    for old, new in ((before.device_events, after.device_events), (before.host_ops, after.host_ops)):
+        assert ((new.start_ns - old.start_ns) == 12_345 * (old.start_ns >= at_ns)).all()
+    assert (after.device_events.dur_ns == before.device_events.dur_ns).all()
+    longer = (before.host_ops.start_ns < at_ns) & (before.host_ops.end_ns > at_ns)
+    assert ((after.host_ops.dur_ns - before.host_ops.dur_ns) == 12_345 * longer).all()
+
+
+def test_the_error_is_that_of_the_saving() -> None:
+    outcome = Outcome(rule="r", base="b", found=True, injected_ns=200, claimed_ns=210, false=frozenset())
+    assert outcome.error_frac == pytest.approx(0.05)

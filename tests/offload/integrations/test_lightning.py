@@ -1,0 +1,131 @@
+"""Lightning's own Trainer, with and without a window of layers: the same files to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("lightning", reason="lightning is not installed")
+
+import lightning  # noqa: E402
+from early_updates import EARLY, Watch  # noqa: E402
+from offload_scripts.train_lightning import Own, Wrapped, train  # noqa: E402
+from saved_files import contents, different  # noqa: E402
+
+import tightship_offload as offload  # noqa: E402
+from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
+from tightship_offload.engine import has_engine  # noqa: E402
+from tightship_offload.integrations.lightning import OffloadStrategy  # noqa: E402
+
+pytestmark = pytest.mark.torch
+BUT = ("/callbacks/", "/loops/")
+"""Of a checkpoint: names of folders, and times."""
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+LAST = Path("checkpoints", "step=12.ckpt")
+
+
+def watched(**options: Any) -> OffloadStrategy:
+    """A strategy on a backend that makes races visible."""
+    backend = CpuBackend(poison=True, delay_s=0.0003, seed=3, deadline_s=60)
+    return OffloadStrategy({"window": 2, "backend": backend} | options)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    train(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("windowed")
+    train(folder, strategy=watched(resident=[1]))
+    return folder
+
+
+def test_training_and_its_files_are_the_same(alone: Path, windowed: Path) -> None:
+    assert different(contents(alone, but=BUT), contents(windowed, but=BUT)) == []
+
+
+def test_clipping_matters_here(tmp_path: Path, alone: Path) -> None:
+    train(tmp_path, clip=None)
+    assert different(contents(alone / LAST, but=BUT), contents(tmp_path / LAST, but=BUT)) != []
+
+
+def test_a_checkpoint_is_continued_by_the_other(tmp_path: Path, alone: Path, windowed: Path) -> None:
+    for name, begun, options in (
+        ("plain", alone, {}),
+        ("plain from ours", windowed, {}),
+        ("ours from plain", alone, {"strategy": watched()}),
+    ):
+        train(tmp_path / name, resume=str(begun / "checkpoints" / "step=6.ckpt"), **options)
+    plain, *others = (contents(path / LAST, but=BUT) for path in sorted(tmp_path.iterdir(), key=lambda p: len(p.name)))
+    assert [different(plain, other) for other in others] == [[], []]
+
+
+class NotFused(Wrapped):
+    """Lightning does not clip under a fused optimizer in mixed precision."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+@pytest.mark.parametrize(("module", "precision"), [(Own, "32-true"), (NotFused, "bf16-mixed"), (Wrapped, "bf16-true")])
+def test_other_settings(tmp_path: Path, module: Any, precision: Any) -> None:
+    train(tmp_path / "alone", module, precision=precision)
+    train(tmp_path / "windowed", module, strategy=watched(), precision=precision)
+    assert different(contents(tmp_path / "alone", but=BUT), contents(tmp_path / "windowed", but=BUT)) == []
+
+
+def test_the_window_is_there_while_the_module_is_fitted_and_gone_after(tmp_path: Path) -> None:
+    fetches = []
+
+    class Watching(Own):
+        def on_train_batch_end(self, *_: Any) -> None:
+            last = offload.engine_of(self).last
+            fetches.append(last.fetches if last else 0)
+
+    trainer = train(tmp_path, Watching, strategy=watched())
+    module = trainer.lightning_module
+    assert len(fetches) == 24 and min(fetches[2:]) >= 4
+    assert not has_engine(module) and type(trainer.optimizers[0]) is torch.optim.AdamW
+    loaded = torch.load(tmp_path / LAST, weights_only=False)["state_dict"]
+    assert all(torch.equal(value, loaded[name]) for name, value in module.state_dict().items())
+    fetches.clear()
+    train(tmp_path / "again", lambda: module, strategy=OffloadStrategy({"window": 2}))  # it can be fitted once more
+    assert len(fetches) == 24 and not has_engine(module)
+
+
+def test_a_module_that_is_only_validated_has_no_window() -> None:
+    module = Wrapped()
+    rows = torch.utils.data.DataLoader(torch.zeros(4, 16, dtype=torch.long), batch_size=2)
+    lightning.Trainer(strategy=OffloadStrategy({"window": 2}), **QUIET).validate(module, rows, verbose=False)
+    assert len(module.losses) == 2 and not has_engine(module)
+
+
+def test_two_optimizers_are_refused(tmp_path: Path) -> None:
+    class Two(Wrapped):
+        automatic_optimization = False
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(part.parameters(), 0.1) for part in (self.net.model, self.net.lm_head)]
+
+    trainer = lightning.Trainer(strategy=OffloadStrategy({"window": 2}), default_root_dir=tmp_path, **QUIET)
+    with pytest.raises(offload.OffloadError, match="Two has 2 optimizers; a window needs exactly one"):
+        trainer.fit(Two(), torch.utils.data.DataLoader(torch.zeros(4, 16, dtype=torch.long)))
+
+
+@pytest.mark.parametrize(("clip", "stand"), [(100.0, True), (0.5, False)])
+def test_updates_during_backward_stand_unless_clipping_bites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float, stand: bool
+) -> None:
+    watch = Watch(monkeypatch)
+    train(tmp_path / "alone", clip=clip)
+    train(tmp_path / "windowed", strategy=OffloadStrategy(EARLY), clip=clip)
+    assert different(contents(tmp_path / "alone", but=BUT), contents(tmp_path / "windowed", but=BUT)) == []
+    assert watch.taken >= 40
+    assert (watch.given_back == 0) == stand

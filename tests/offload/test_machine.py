@@ -1,0 +1,47 @@
+"""A plan for another machine is refused where it would be applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tightship_offload.errors import PlanError
+from tightship_offload.plan import HardwareSpec, ModelSpec, Plan, Window
+
+pytestmark = pytest.mark.torch
+
+
+def plan(**changes: object) -> Plan:
+    from tightship_offload.machine import this_machine
+
+    rates = dict.fromkeys(
+        ("h2d_bytes_per_s", "d2h_bytes_per_s", "h2d_duplex_bytes_per_s", "d2h_duplex_bytes_per_s"), 1e9
+    )
+    hardware = HardwareSpec(**this_machine().as_mapping() | changes, **rates, adam_params_per_s={1: 1e9})
+    return Plan(model=ModelSpec(name="Net", layer_parameters=(1, 1)), window=Window(slots=2), hardware=hardware)
+
+
+def test_a_plan_of_this_machine_or_of_none_fits() -> None:
+    from tightship_offload.machine import check_machine
+
+    check_machine(plan())
+    check_machine(replace(plan(), hardware=None))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device": "NVIDIA H200"}, "the plan is for a 'NVIDIA H200', this machine has a "),
+        ({"cores": 10_000}, "the plan counts on 10000 cores, this machine has "),
+        ({"host_bytes": 2**50}, "the plan counts on 1048576.0 GiB of host memory, this machine allows "),
+    ],
+)
+def test_what_differs_is_named(changes: dict[str, object], said: str) -> None:
+    from tightship_offload.machine import check_machine
+
+    with pytest.raises(PlanError) as caught:
+        check_machine(plan(**changes))
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("The plan is for another machine: ")
+    assert "\n" not in str(caught.value)

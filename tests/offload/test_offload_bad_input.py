@@ -1,0 +1,259 @@
+"""What cannot be done is said in one line, at the right moment, and nothing hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from offload_exactness import VOCABULARY, Block, Model  # noqa: E402
+from offload_loops import adamw, batch, loss_of, plain_step  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import tightship_offload as offload  # noqa: E402
+from tightship_offload.attach import describe  # noqa: E402
+from tightship_offload.backend import Limits  # noqa: E402
+from tightship_offload.cpu_backend import CpuBackend, host_free_bytes  # noqa: E402
+from tightship_offload.errors import OffloadError  # noqa: E402
+from tightship_offload.layers import find_blocks  # noqa: E402
+from tightship_offload.plan import Nvme, OptimizerPlan, Plan, Window  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def windowed(model: nn.Module | None = None, **options: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = model or Model()
+    options = {"window": 2, "backend": CpuBackend(deadline_s=20)} | options
+    return offload.apply(model, adamw(model.parameters()), **options)
+
+
+def refused(call: Callable[[], object], match: str) -> None:
+    with pytest.raises(OffloadError, match=match) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+# ---- at apply --------------------------------------------------------------------------------------------------------
+
+
+class Other(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.second = nn.Bilinear(2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"layers": "layers.*"}, r"No module of Model matches .*; repeated blocks: blocks\.\* \(5 x Block\)"),
+        ({"layers": ["blocks.*", "blocks.0.up"]}, r"Layer 'blocks\.0\.up' is inside layer 'blocks\.0'"),
+        ({"resident": [7]}, r"resident has layer 7; Model has layers 0 to 4 \(blocks\.0 to blocks\.4\)"),
+        ({"window": 1}, "window is 1 with 5 layers that move; expected at least 2"),
+        ({"window": None}, "neither a plan nor a window"),
+        ({"prefetch": -1}, "prefetch is -1; expected 0 or more"),
+        ({"model": Other()}, r"Other has no repeated blocks .* \(its children: Bilinear, Linear\)"),
+        ({"plan": "no/such/plan.yaml", "window": None}, r"no/such/plan\.yaml"),
+        ({"plan": "plan.yaml"}, "a plan and a window by hand; give one of the two"),
+    ],
+)  # fmt: skip
+def test_a_wish_that_cannot_be(options: dict[str, Any], match: str) -> None:
+    refused(lambda: windowed(**options), match)
+
+
+def test_layers_that_are_all_one_and_the_same() -> None:
+    shared = nn.Linear(8, 8)
+    model = nn.Sequential(nn.Linear(8, 8), *(nn.Sequential(shared) for _ in range(4)))
+    refused(lambda: find_blocks(model, ["1", "2", "3", "4"]), r"share all their parameters")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_an_optimizer_that_needs_all_at_once(kind: Any) -> None:
+    model = Model()
+    refused(
+        lambda: offload.apply(model, kind(model.parameters()), window=2), f"{kind.__name__} cannot update one layer"
+    )
+
+
+def test_a_host_that_is_too_small() -> None:
+    class Small(CpuBackend):
+        def limits(self) -> Limits:
+            return Limits(device_bytes=None, host_bytes=10_000, pinned_bytes=None)
+
+    model = Model()
+    before = {name: (p.data_ptr(), p.clone()) for name, p in model.named_parameters()}
+    refused(lambda: windowed(model, backend=Small()), r"Host memory is too small: gradients .* GiB that are free")
+    assert all(p.data_ptr() == before[n][0] and p.equal(before[n][1]) for n, p in model.named_parameters())
+    assert not model._forward_hooks and not model.blocks[0]._forward_pre_hooks
+    assert (host_free_bytes() or 0) > 2**20
+
+
+def plan_for(model: nn.Module, **changes: Any) -> Plan:
+    spec = describe(model, find_blocks(model, "blocks.*"))
+    return Plan(model=spec, **{"window": Window(slots=3, prefetch=1, resident=(1,))} | changes)
+
+
+def test_a_plan_is_applied_and_one_for_another_model_is_refused() -> None:
+    model, optimizer = windowed(window=None, plan=plan_for(Model()))
+    plain_step(model, optimizer)
+    engine = offload.engine_of(model)
+    assert [layer.index for layer in engine.layers] == [0, 2, 3, 4]
+    other = Model(layers=4)
+    refused(
+        lambda: windowed(window=None, plan=plan_for(other)),
+        "The plan is for another model: .* 4 layers, this model has 5; make a plan for",
+    )
+
+
+def test_a_plan_that_asks_for_more_than_there_is() -> None:
+    plan = plan_for(Model(), nvme=Nvme(folder="/nowhere", layers=(0,), weights=True))
+    refused(lambda: windowed(window=None, plan=plan), "name all layers that move in nvme.layers and set nvme.weights")
+    plan = plan_for(Model(), optimizer=OptimizerPlan(gpu_streamed=(0,)))
+    refused(lambda: windowed(window=None, plan=plan), "asks for optimizer.gpu_streamed, which this runtime does not do")
+
+
+def test_an_optimizer_whose_step_somebody_has_replaced() -> None:
+    model = Model()
+    optimizer = adamw(model.parameters())
+    optimizer.step = print
+    refused(lambda: offload.apply(model, optimizer, window=2), "step of this AdamW was replaced by <built-in function")
+
+
+def test_a_model_that_has_an_engine_already() -> None:
+    model, optimizer = windowed()
+    refused(lambda: offload.apply(model, optimizer, window=3), "has an offload engine already; remove it first")
+
+
+# ---- later -----------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_that_are_moved_or_replaced_afterwards() -> None:
+    model, optimizer = windowed()
+    plain_step(model, optimizer)
+    model.to("cpu")
+    model.float()
+    plain_step(model, optimizer)
+    kept = model.blocks[3].up.weight
+    model.blocks[3].up.weight = nn.Parameter(torch.zeros(32, 16))
+    refused(lambda: model(batch()), "Parameter 'weight' of layer 'blocks.3' was replaced or moved after apply")
+    model.blocks[3].up.weight = kept
+    plain_step(model, optimizer)
+    model.double()
+    refused(lambda: model(batch()), "of layer 'blocks.0' was replaced or moved after apply")
+
+
+def test_weights_changed_between_forward_and_backward() -> None:
+    model, optimizer = windowed()
+    plain_step(model, optimizer)
+    loss = loss_of(model, batch())
+    plain_step(model, optimizer)
+    refused(loss.backward, r"The weights of layer 'blocks\.\d' were changed between forward and backward")
+    plain_step(model, optimizer)
+    loss = loss_of(model, batch())
+    with torch.no_grad():
+        model.blocks[1].down.mul_(2)
+    refused(loss.backward, "The weights of layer 'blocks.1' were changed between forward and backward")
+
+
+def test_a_second_derivative() -> None:
+    model, optimizer = windowed()
+    with pytest.warns(UserWarning, match="create_graph=True"):
+        refused(
+            lambda: loss_of(model, batch()).backward(create_graph=True), "create_graph=True reaches layer 'blocks.4'"
+        )
+    plain_step(model, optimizer)
+
+
+class Leaky(Block):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), self.gain
+
+
+def test_a_block_that_returns_its_parameter() -> None:
+    class LeakyModel(Model):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embedding(tokens)
+            for block in self.blocks:
+                x, _ = block(x)
+            return self.head(x)
+
+    model = LeakyModel()
+    model.blocks = nn.ModuleList(Leaky() for _ in range(3))
+    model, _ = windowed(model)
+    refused(lambda: model(batch()), "Layer 'blocks.0' returns one of its own parameters.* make layer 0 resident")
+
+
+def test_sparse_gradients() -> None:
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(VOCABULARY, 4, sparse=True) for _ in range(3))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return torch.stack([table(tokens) for table in self.tables]).sum()
+
+    model, _ = windowed(Tables())
+    refused(lambda: model(batch()).backward(), r"A gradient of layer 'tables\.\d' is sparse")
+
+
+class Counting(torch.optim.SGD):
+    """Keeps how often it has stepped in its groups, as schedule-free optimizers do."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+        super().step()
+
+
+class Failing(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        raise ValueError("no\nway")
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        (Counting, "Counting keeps 'count' in its parameter groups"),
+        (Failing, r"the update of layer 'blocks\.0' has failed with ValueError: no way"),
+    ],
+)
+def test_an_update_that_fails(kind: Any, match: str) -> None:
+    model = Model()
+    # Only the blocks: the rest is updated on the user's thread, where an error is his own.
+    model, optimizer = offload.apply(model, kind(model.blocks.parameters(), lr=0.1), window=2)
+    loss_of(model, batch()).backward()
+    optimizer.step()
+    refused(lambda: model(batch()), match)
+    refused(lambda: float(model.blocks[0].up.weight.norm()), match)
+    refused(optimizer.state_dict, match)
+
+
+def test_every_wait_has_an_end_that_names_what_it_waits_for() -> None:
+    class Stuck(CpuBackend):
+        stuck = False
+
+        def before_work(self, lane: str) -> None:
+            if self.stuck and lane == "update":
+                time.sleep(1.5)
+
+    machine = Stuck(deadline_s=0.3)
+    model, optimizer = windowed(backend=machine)
+    plain_step(model, optimizer)
+    model(batch())
+    machine.stuck = True
+    loss_of(model, batch()).backward()
+    optimizer.step()
+    refused(
+        lambda: model(batch()),
+        r"Waited 0\.3 s for: (layer 'blocks\.0' .* which waits for: )?the update of layer 'blocks\.0'",
+    )
+
+
+def test_asking_for_an_engine_that_is_not_there() -> None:
+    refused(lambda: offload.engine_of(Model()), "This Model has no offload engine; call tightship_offload.apply first")

@@ -1,0 +1,249 @@
+"""What the engine does beside being exact: slots, overlap, masters, figures, the order of updates."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from offload_exactness import LAYERS, Model  # noqa: E402
+from offload_loops import adamw, batch, loss_of, plain_step  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import tightship_offload as offload  # noqa: E402
+from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Watched(CpuBackend):
+    """Counts allocations and lists the lanes' work."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(poison=True, deadline_s=20, **options)
+        self.allocated_bytes: list[int] = []
+        self.slow_update_s = 0.0
+
+    def device_buffer(self, size_bytes: int) -> Tensor:
+        self.allocated_bytes.append(size_bytes)
+        return super().device_buffer(size_bytes)
+
+    def before_work(self, lane: str) -> None:
+        if lane == "update":
+            time.sleep(self.slow_update_s)
+
+
+def windowed(window: int = 2, **options: Any) -> tuple[Any, Any, Watched]:
+    torch.manual_seed(0)
+    model, machine = Model(), Watched()
+    optimizer = adamw(model.parameters())
+    offload.apply(model, optimizer, window=window, backend=machine, **options)
+    return model, optimizer, machine
+
+
+def test_slots_are_allocated_once() -> None:
+    model, optimizer, machine = windowed(3)
+    for _ in range(5):
+        plain_step(model, optimizer)
+    engine = offload.engine_of(model)
+    assert len(machine.allocated_bytes) == 3
+    assert sum(machine.allocated_bytes) == engine.pool.size_bytes == 3 * engine.layers[0].size_bytes
+
+
+def test_outside_of_its_turn_a_parameter_is_in_host_memory() -> None:
+    model, optimizer, _ = windowed()
+    engine = offload.engine_of(model)
+    seen = []
+    model.blocks[2].up.register_forward_hook(
+        lambda *_: seen.append([engine.pool.of_tensor(block.down.detach()) is not None for block in model.blocks])
+    )
+    plain_step(model, optimizer)
+    assert seen == [[False, False, True, False, False]]
+    assert all(engine.pool.of_tensor(p.detach()) is None for p in model.parameters())
+
+
+def test_each_layer_is_fetched_ahead_and_what_is_there_already_is_not_fetched_again() -> None:
+    model, optimizer, _ = windowed(3)
+    for _ in range(2):
+        plain_step(model, optimizer)
+    last = offload.engine_of(model).last
+    assert last is not None
+    # Forward brings all layers; backward finds the last three in their slots.
+    assert (last.fetches, last.misses) == (LAYERS + LAYERS - 3, 0)
+    layer = offload.engine_of(model).layers[0]
+    assert last.h2d_bytes == last.fetches * layer.size_bytes
+    used = sum(p.numel() * p.element_size() for p in layer.parameters if p is not model.blocks[0].unused)
+    assert last.d2h_bytes == LAYERS * used
+    assert last.step_ns > 0 and last.update_ns > 0
+
+
+def test_step_returns_before_the_updates_and_the_next_forward_waits_only_for_its_own() -> None:
+    model, optimizer, machine = windowed()
+    plain_step(model, optimizer)
+    model(batch())
+    loss_of(model, batch()).backward()
+    machine.slow_update_s = 0.1
+    begun = time.perf_counter()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert time.perf_counter() - begun < 0.1 * LAYERS, "the updates take that long one after the other"
+    done = {}
+    engine = offload.engine_of(model)
+    for index, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(
+            lambda *_, at=index: done.update({at: [layer.updated.issued.is_set() for layer in engine.layers]})
+        )
+    model(batch())
+    assert all(done[index][index] for index in range(LAYERS)), "a layer that computes is updated"
+    assert not done[0][LAYERS - 1], "the last layer's update overlaps the first layer's forward"
+
+
+def test_updates_come_in_the_order_of_the_next_forward() -> None:
+    class Reversed(Model):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embedding(tokens)
+            for block in reversed(self.blocks):
+                x = block(x)
+            return self.head(x)
+
+    model = Reversed()
+    optimizer = adamw(model.parameters())
+    offload.apply(model, optimizer, window=2, backend=CpuBackend())
+    engine = offload.engine_of(model)
+    order: list[str] = []
+    engine.updates.on_updated.append(lambda name, _: order.append(name))
+    for _ in range(2):
+        plain_step(model, optimizer)
+    engine.drain()
+    assert order == [f"blocks.{index}" for index in reversed(range(LAYERS))] * 2
+
+
+def test_average_of_the_weights_as_each_layer_is_updated() -> None:
+    """EMA without waiting for all updates: the hook sees each layer's new weights, in the lane."""
+    model, optimizer, _ = windowed()
+    engine = offload.engine_of(model)
+    averages = {p.data_ptr(): p.detach().clone() for layer in engine.layers for p in layer.shadows}
+
+    def follow(name: str, updated: list[nn.Parameter]) -> None:
+        with torch.no_grad():
+            for parameter in updated:
+                averages[parameter.data_ptr()].lerp_(parameter, 0.1)
+
+    engine.updates.on_updated.append(follow)
+    torch.manual_seed(0)
+    twin = Model()
+    twin_optimizer = adamw(twin.parameters())
+    expected = {name: p.detach().clone() for name, p in twin.named_parameters()}
+    seed = torch.get_rng_state()
+    for _ in range(5):
+        plain_step(model, optimizer)
+    torch.set_rng_state(seed)
+    for _ in range(5):
+        plain_step(twin, twin_optimizer)
+        for name, p in twin.named_parameters():
+            expected[name].lerp_(p.detach(), 0.1)
+    engine.drain()
+    for name, p in model.named_parameters():
+        if name.startswith("blocks") and "unused" not in name:
+            assert averages[p.data_ptr()].equal(expected[name]), name
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_bf16_with_fp32_masters(clip: bool) -> None:
+    """Against the same written by hand: gradients in bf16, AdamW on fp32 copies, rounded back."""
+
+    def run(on: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Model().bfloat16()
+        blocks = list(model.blocks.parameters())
+        if on:
+            optimizer = adamw(blocks)
+            offload.apply(model, optimizer, window=2, master=True, backend=CpuBackend(poison=True, delay_s=0.0003))
+        else:
+            masters = [p.detach().float() for p in blocks]
+            optimizer = adamw(masters)
+        for _ in range(20):
+            loss_of(model, batch()).backward()
+            if clip:
+                nn.utils.clip_grad_norm_(blocks, 0.1)
+            if on:
+                optimizer.step()
+                optimizer.zero_grad()
+            else:
+                for p, master in zip(blocks, masters, strict=True):
+                    master.grad = None if p.grad is None else p.grad.float()
+                optimizer.step()
+                with torch.no_grad():
+                    for p, master in zip(blocks, masters, strict=True):
+                        p.copy_(master)
+                model.blocks.zero_grad()
+        if on:
+            offload.engine_of(model).drain()
+            found = {
+                id(p): m
+                for layer in offload.engine_of(model).layers
+                for p, m in zip(layer.parameters, layer.masters, strict=True)
+            }
+            masters = [found[id(p)] for p in blocks]
+        return [*blocks, *masters]
+
+    for mine, theirs in zip(run(True), run(False), strict=True):
+        assert mine.dtype == theirs.dtype and mine.equal(theirs)
+
+
+def test_figures_are_reported_at_each_step() -> None:
+    model, optimizer, _ = windowed()
+    reported = []
+    offload.engine_of(model).on_step.append(reported.append)
+    for _ in range(3):
+        plain_step(model, optimizer)
+    assert [stats.step for stats in reported] == [1, 2, 3]
+    assert reported[2].as_dict()["h2d_bytes"] == reported[2].h2d_bytes > 0
+    assert reported[2].wait_ns <= reported[2].step_ns
+
+
+def test_threads_end_with_the_model() -> None:
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("tightship-")}
+
+    before = threads()
+    model, optimizer, _ = windowed()
+    plain_step(model, optimizer)
+    mine = threads() - before
+    assert sorted(thread.name for thread in mine) == ["tightship-d2h", "tightship-h2d", "tightship-update"]
+    offload.engine_of(model).remove()
+    assert not any(thread.is_alive() for thread in mine)
+    model, optimizer, machine = windowed()
+    plain_step(model, optimizer)
+    mine = threads() - before
+    del model, optimizer, machine
+    gc.collect()
+    for thread in mine:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_script_may_end_with_updates_on_their_way() -> None:
+    script = """
+import time, torch, tightship_offload as offload
+from tightship_offload.cpu_backend import CpuBackend
+class Slow(CpuBackend):
+    def before_work(self, lane):
+        time.sleep(0.05 if lane == "update" else 0)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+offload.apply(model, optimizer, window=2, backend=Slow())
+offload.engine_of(model).updates.on_updated.append(lambda name, _: print(name, flush=True))
+model(torch.ones(1, 512)).sum().backward()
+optimizer.step()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split() == [str(number) for number in range(8)]

@@ -1,0 +1,95 @@
+"""Bitwise: a window changes no parameter, no optimizer state and no loss. `make exactness` runs the whole product."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from offload_exactness import PRODUCT, Case, Training, all_cases, differences, drawn_cases, reference, windowed  # noqa: E402
+
+from tightship_offload.backend import Lane  # noqa: E402
+from tightship_offload.errors import OffloadError  # noqa: E402
+from tightship_offload.happens_before import RaceError  # noqa: E402
+from tightship_offload.saved import LayerHooks, _Outer  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+WHOLE = os.environ.get("TIGHTSHIP_EXACTNESS") == "all"
+SEED = int(os.environ.get("TIGHTSHIP_EXACTNESS_SEED", random.SystemRandom().randrange(10**6)))
+SLICE = 10
+
+
+def check(case: Case) -> None:
+    found, engine, ledger = windowed(case)
+    assert differences(reference(case.training), found) == [], str(case)
+    assert ledger.races == []
+    assert ledger.accesses > 1000, "the checker has watched"
+    assert engine.last is not None and engine.last.step == 50
+
+
+if WHOLE:
+
+    @pytest.mark.timeout(0)
+    @pytest.mark.parametrize("precision", PRODUCT["precision"])
+    @pytest.mark.parametrize("checkpointing", PRODUCT["checkpointing"])
+    def test_whole_product(checkpointing: str, precision: str) -> None:
+        kind = (checkpointing, precision)
+        cases = [case for case in all_cases() if (case.training.checkpointing, case.training.precision) == kind]
+        for case in sorted(cases, key=lambda case: str(case.training)):
+            check(case)
+
+else:
+
+    def test_random_slice_of_the_product() -> None:
+        sys.stdout.write(f"TIGHTSHIP_EXACTNESS_SEED={SEED}\n")
+        for case in drawn_cases(SEED, SLICE):
+            check(case)
+
+
+def test_saved_tensors_that_are_not_resolved_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation: autograd keeps views of the slots, as it does without our hooks."""
+
+    def packer(self: LayerHooks, outer: Any) -> Any:
+        return lambda tensor: tensor if outer is None else _Outer(outer[0](tensor), outer[1])
+
+    case = Case(training=Training(), window=3, seed=5)
+    assert differences(reference(case.training), windowed(case, prefetch=0)[0]) == []
+    monkeypatch.setattr(LayerHooks, "_packer", packer)
+    assert differences(reference(case.training), windowed(case, prefetch=0)[0]) != []
+
+
+def test_a_missing_wait_is_caught_whatever_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = Lane.submit
+
+    def hasty(self: Lane, what: str, work: Any, after: Any = ()) -> Any:
+        return submit(self, what, work, ())
+
+    case = Case(training=Training(), window=2, seed=5)
+    monkeypatch.setattr(Lane, "submit", hasty)
+    with pytest.raises(RaceError, match=r"without waiting for"):
+        windowed(case, delay_s=0.0)
+
+
+def test_an_update_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tightship_offload.window import Window
+
+    fetch = Window._fetch
+
+    def without_update(self: Window, layer: Any, keep: Any = ()) -> Any:
+        kept, layer.updated = layer.updated, None
+        try:
+            return fetch(self, layer, keep)
+        finally:
+            layer.updated = kept
+
+    monkeypatch.setattr(Window, "_fetch", without_update)
+    # Which of the two comes first, and so is the one that did not wait, is chance.
+    races = r"(h2d reads weights of .* without waiting for update|update writes weights of .* without waiting for h2d)"
+    with pytest.raises(OffloadError, match=races):
+        windowed(Case(training=Training(), window=2), delay_s=0.0)

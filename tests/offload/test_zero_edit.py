@@ -1,0 +1,180 @@
+"""`tightship run --offload`: unmodified scripts, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+INJECT = Path(__file__).parents[2] / "collectors" / "tightship_collectors" / "inject"
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    def __init__(self, width=32, layers=4):
+        super().__init__()
+        self.embed = nn.Embedding(50, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, 50)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+class MyAdam(torch.optim.AdamW):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr, fused=True)
+        self.mine = True
+
+model = Net()
+make = {"plain": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True), "own": lambda p: MyAdam(p, 1e-2),
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}[sys.argv[1]]
+optimizer = make(model.parameters())
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+for _ in range(10):
+    for _ in range(2):
+        ids = torch.randint(50, (4, 16))
+        nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).div(2).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+import hashlib
+state = [v for p in model.parameters() for v in optimizer.state[p].values()]
+print(hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in [*model.parameters(), *state])).hexdigest())
+print("offloaded" if hasattr(type(optimizer), "tightship_kind") else "ordinary")
+"""
+BLOCK = 32 * 2 + (32 * 64 + 64) + (64 * 32 + 32)
+PLAN = f"version: 1\nmodel: {{name: Net, layer_parameters: {[BLOCK] * 4}}}\nwindow: {{slots: 2, resident: [0]}}\n"
+
+
+def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
+    env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
+    return subprocess.run(
+        [sys.executable, str(script), *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+
+
+def planned(tmp_path: Path, text: str = PLAN) -> str:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("optimizer", ["own", "sgd"])
+def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, optimizer: str) -> None:
+    alone = run(tmp_path, optimizer)
+    windowed = run(tmp_path, optimizer, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+    assert (alone.returncode, windowed.returncode) == (0, 0), windowed.stderr
+    assert alone.stdout.split()[1] == "ordinary"
+    assert windowed.stdout.split() == [alone.stdout.split()[0], "offloaded"]
+    assert windowed.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PLAN.replace(f"[{BLOCK}, ", "["), "the plan is for 3 layers, this model has 4"),
+        (PLAN.replace("slots: 2", "slots: 0"), "plan.window.slots is 0; expected a whole number"),
+    ],
+)
+def test_a_plan_that_does_not_apply_ends_the_job_with_one_line(tmp_path: Path, text: str, said: str) -> None:
+    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, text))
+    assert done.returncode == 2
+    assert said in done.stderr and done.stderr.startswith("tightship: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_an_optional_plan_that_does_not_apply_leaves_the_job_alone(tmp_path: Path) -> None:
+    plan = planned(tmp_path, PLAN.replace(f"[{BLOCK}, ", "[7, "))
+    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_OFFLOAD_OPTIONAL="1")
+    assert done.returncode == 0
+    assert f"layer 0 has 7 parameters in the plan and {BLOCK:,} in this model" in done.stderr
+    assert "the job runs without the plan" in done.stderr
+    assert done.stdout.split()[1] == "ordinary"
+
+
+def test_a_python_without_the_runtime_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "tightship_offload").mkdir()
+    (tmp_path / "tightship_offload" / "__init__.py").write_text("raise ImportError('not here\\n')\n")
+    hidden = os.pathsep.join([str(INJECT), str(tmp_path)])
+    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path), PYTHONPATH=hidden)
+    assert done.returncode == 2
+    assert "install tightship[offload] for this Python" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path) -> None:
+    interval = "{value: 5.0e+7, low: 4.0e+7, high: 6.0e+7}"
+    prediction = (
+        f"prediction: {{step_ns: {interval}, no_offload_step_ns: {interval}, device_bytes: 1, host_bytes: 1, "
+        "pinned_bytes: 1, h2d_bytes: 1, d2h_bytes: 1, bottleneck: compute}\n"
+    )
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    plan = planned(tmp_path, PLAN + prediction)
+    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_RUN_DIR=str(run_dir))
+    assert (done.returncode, done.stderr) == (0, "")
+    figures = json.loads((run_dir / "offload.json").read_text())
+    assert (figures["layers"], figures["slots"], figures["resident"], figures["steps"]) == (4, 2, 1, 10)
+    assert (figures["predicted_step_ns"], figures["predicted_low_ns"]) == (50_000_000, 40_000_000)
+    assert figures["step_ns"] > 0
+    assert figures["h2d_bytes"] >= 3 * 4 * BLOCK  # three layers move, each at least once a step
+    assert [path.name for path in run_dir.iterdir()] == ["offload.json"]
+
+
+def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_MEASURE=str(record), TIGHTSHIP_OFFLOAD_STEPS="3")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    measured = json.loads(record.read_text())
+    assert measured["model"]["layer_parameters"] == [BLOCK] * 4
+    assert measured["model"]["block"] == "Block"
+    assert (measured["micro_batches"], measured["batch"], measured["tokens"]) == (2, 4, 64)
+    assert (measured["clip_norm"], measured["state_bytes_per_parameter"], measured["steps"]) == (1.0, 8, 3)
+    assert measured["input_bytes"] == [4 * 16 * 32 * 4] * 4
+    # Of a layer: its input, the norm's output and two statistics, and what relu gives to the second product, which is
+    # twice as wide.
+    numbers = 4 * 16
+    assert measured["activation_bytes"] == [4 * numbers * (32 + 32 + 2 + 64)] * 4
+    parts = sum(measured["forward_ns"]) + sum(measured["backward_ns"])
+    parts += measured["before_forward_ns"] + measured["head_ns"] + measured["after_backward_ns"]
+    whole = 2 * parts + measured["clip_ns"] + measured["update_ns"]
+    # All in one unit and per step; how near depends on what else the machine does.
+    assert 0.05 * measured["step_ns"] < whole < 20 * measured["step_ns"]
+    assert min(measured["forward_ns"]) > 0 and min(measured["backward_ns"]) > 0
+
+
+def test_a_script_without_repeated_blocks_cannot_be_measured(tmp_path: Path) -> None:
+    script = "import torch\nmodel = torch.nn.Bilinear(2, 2, 2)\ntorch.optim.SGD(model.parameters(), lr=1)\n"
+    (tmp_path / "odd.py").write_text(script)
+    env = os.environ | {"PYTHONPATH": str(INJECT), "TIGHTSHIP_OFFLOAD_MEASURE": str(tmp_path / "record.json")}
+    done = subprocess.run([sys.executable, "odd.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "has no repeated blocks" in done.stderr and len(done.stderr.splitlines()) == 1

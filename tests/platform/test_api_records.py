@@ -1,0 +1,196 @@
+"""Records over HTTP: taken once however often they come, and refused in one line when they cannot be right."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from api_calls import HOST, RUN, Served, heartbeat, ok, refused, run_record
+from sqlalchemy import func, select
+
+from tightship_platform.api.scopes import JSON_MAX_BYTES
+from tightship_platform.models import Base
+from tightship_platform.units import NS_PER_S, now_ns
+
+
+def rows(served: Served) -> dict[str, int]:
+    """Rows per table."""
+    with served.database.session() as session:
+        return {
+            name: session.scalar(select(func.count()).select_from(table)) or 0
+            for name, table in Base.metadata.tables.items()
+        }
+
+
+def batch(**changes: Any) -> dict[str, Any]:
+    now = now_ns()
+    return {
+        "host": HOST,
+        "devices": [{"uuid": "cpu", "kind": "cpu", "name": "A processor"}],
+        "samples": [{"time_ns": now - i * NS_PER_S, "device": "cpu", "util_frac": 0.5} for i in range(3)],
+        "host_samples": [{"time_ns": now, "cpu_frac": 0.25}],
+        "run_samples": [{"time_ns": now, "run": RUN, "device": "cpu", "cpu_cores": 1.5}],
+        "steps": [{"run": RUN, "rank": 0, "time_ns": now, "width_ns": NS_PER_S, "steps": 4}],
+        "allocations": [{"run": RUN, "device": "cpu", "start_ns": now - 50 * NS_PER_S}],
+    } | changes
+
+
+def test_a_run_from_its_start_to_its_end(http: httpx.Client) -> None:
+    assert ok(http.post("/runs", json=run_record())) == {"run": RUN}
+    assert ok(http.post("/hosts/heartbeat", json=heartbeat())) == {}
+    sent = batch()
+    assert ok(http.post("/batches", json=sent))["rows"] == 7
+    run = ok(http.get(f"/runs/{RUN}"))
+    assert (run["state"], run["workflow"], run["steps"], run["account"]) == ("running", "vision", 4, None)
+    assert run["devices"] == [{"host": HOST, "uuid": "cpu", "kind": "cpu", "name": "A processor"}]
+    ok(http.post("/runs", json=run_record(end_ns=now_ns(), exit_code=3)))
+    ok(http.post("/runs", json=run_record()))
+    run = ok(http.get(f"/runs/{RUN}"))
+    assert (run["state"], run["exit_code"]) == ("failed", 3)
+
+
+def test_the_same_records_again_change_nothing(served: Served, http: httpx.Client) -> None:
+    records = [("/runs", run_record()), ("/hosts/heartbeat", heartbeat()), ("/batches", batch())]
+    for path, body in records:
+        ok(http.post(path, json=body))
+    before = rows(served)
+    for path, body in records * 2:
+        ok(http.post(path, json=body))
+    assert rows(served) == before
+    assert before["sample"] == 3
+
+
+STEP = {"run": RUN, "rank": 0, "time_ns": now_ns(), "width_ns": NS_PER_S, "steps": 4}
+HOSTILE: list[tuple[str, str, Any, int, str]] = [
+    ("a field is missing", "/runs", {"run": RUN}, 422, "is missing"),
+    ("a field of another type", "/runs", run_record(start_ns="yesterday"), 422, "start_ns"),
+    ("no object", "/runs", [1, 2], 422, "body"),
+    ("an empty run id", "/runs", run_record(run=""), 422, "1 to 40"),
+    ("a run id with a path", "/runs", run_record(run="../../etc"), 422, "1 to 40"),
+    ("a name with a newline", "/runs", run_record(workflow="a\nb"), 422, "a\\nb"),
+    ("a name with an escape", "/runs", run_record(workflow="\x1b[31m"), 422, "\\x1b[31m"),
+    ("a name that is too long", "/runs", run_record(workflow="x" * 201), 422, "200"),
+    ("a start in 1970", "/runs", run_record(start_ns=1), 422, "2000"),
+    ("a start beyond 64 bits", "/runs", run_record(start_ns=2**63), 422, "64 bits"),
+    ("an end before the start", "/runs", run_record(end_ns=1_000_000_000_000_000_000, exit_code=0), 422, "end"),
+    ("a ratio of 7", "/batches", batch(samples=[{"time_ns": now_ns(), "device": "cpu", "util_frac": 7}]), 422, "ratio"),
+    ("steps below zero", "/batches", batch(steps=[{**STEP, "steps": -1}]), 422, "-1"),
+    ("a heartbeat of nobody", "/hosts/heartbeat", heartbeat() | {"host": " "}, 422, "Host"),
+    ("a capture of nothing", "/captures", {"target": "nobody"}, 404, "nobody"),
+    ("a lease of nobody", "/captures/lease", {"host": "", "runs": []}, 422, "Host"),
+    ("a report on nothing", "/captures/nokey/report", {"host": HOST, "state": "armed"}, 404, "nokey"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status", "word"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
+def test_a_record_that_cannot_be_right_is_refused_and_leaves_nothing(
+    served: Served, http: httpx.Client, path: str, body: Any, status: int, word: str
+) -> None:
+    refused(http.post(path, json=body), status, word)
+    assert {name: count for name, count in rows(served).items() if count} == {}
+
+
+RAW: list[tuple[str, bytes, int, str]] = [
+    ("no JSON", b"{not json", 422, "not JSON"),
+    ("empty", b"", 422, "body"),
+    ("NaN", json.dumps(run_record(labels={"a": float("nan")})).encode(), 422, "NaN"),
+    ("infinity by size", json.dumps(run_record()).encode()[:-1] + b', "end_ns": 1e999}', 422, "inf"),
+    ("NUL in a value", json.dumps(run_record(labels={"a": "x\0y"})).encode(), 422, "NUL"),
+    ("NUL in a key", json.dumps(run_record(labels={"a\0": "x"})).encode(), 422, "NUL"),
+    ("half a surrogate pair", json.dumps(run_record(command=["\ud800"])).encode(), 422, "surrogate"),
+    ("nested 100000 deep", b'{"run": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 422, "deep"),
+    ("nested 40 deep", b'{"run": ' + b"[" * 40 + b"]" * 40 + b"}", 422, "deep"),
+    ("an integer of 5000 digits", b'{"start_ns": ' + b"9" * 5000 + b"}", 422, "64 bits"),
+    ("not UTF-8", b'{"run": "\xff"}', 422, "UTF-8"),
+    ("too large", b'{"run": "' + b"x" * JSON_MAX_BYTES + b'"}', 413, str(JSON_MAX_BYTES)),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "word"), [r[1:] for r in RAW], ids=[r[0] for r in RAW])
+def test_a_body_that_no_database_could_hold_is_refused(http: httpx.Client, body: bytes, status: int, word: str) -> None:
+    refused(http.post("/runs", content=body, headers={"content-type": "application/json"}), status, word)
+    assert ok(http.get("/runs")) == []
+
+
+def test_a_body_without_a_declared_length_is_bounded_too(http: httpx.Client) -> None:
+    def endless() -> Any:
+        for _ in range(JSON_MAX_BYTES // 65536 + 2):
+            yield b" " * 65536
+
+    refused(http.post("/runs", content=endless(), headers={"content-type": "application/json"}), 413, "JSON body")
+
+
+def test_names_keep_their_markup_as_text(http: httpx.Client) -> None:
+    name = "<b>[red]x[/red]</b> & 'q' \u2603"
+    ok(http.post("/runs", json=run_record(workflow=name)))
+    assert [run["workflow"] for run in ok(http.get("/runs", params={"workflow": name}))] == [name]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("DELETE", "/runs", 405),
+        ("GET", "/runs/none", 404),
+        ("GET", "/runs/%00", 404),
+        ("GET", "/runs/" + "x" * 5000, 404),
+        ("GET", "/runs/none/timeline", 404),
+        ("GET", "/captures/none", 404),
+        ("GET", "/captures?run=none", 404),
+        ("GET", "/findings/1", 404),
+        ("GET", "/findings/99999999999999999999999", 404),
+        ("GET", "/findings/x", 422),
+        ("GET", "/findings?run=none", 404),
+        ("GET", "/traces/1/file", 404),
+        ("GET", "/traces/-1/file", 404),
+        ("GET", "/runs?limit=0", 422),
+        ("GET", "/runs?limit=999999999999999999999999", 422),
+        ("GET", "/runs?state=asleep", 422),
+        ("GET", "/runs?workflow=%00", 200),
+        ("GET", "/fleet?since_ns=5&until_ns=5", 422),
+        ("GET", "/fleet?since_ns=99999999999999999999", 422),
+    ],
+)
+def test_whatever_is_asked_the_answer_is_json_and_one_line(
+    http: httpx.Client, method: str, path: str, status: int
+) -> None:
+    answer = http.request(method, path)
+    if status == 200 and answer.status_code == 200:
+        assert answer.json() == []
+    elif status == 200 or "%00" in path:
+        refused(answer, answer.status_code)  # PostgreSQL takes no NUL, SQLite finds nothing
+        assert answer.status_code in (404, 422)
+    else:
+        refused(answer, status)
+
+
+def test_a_defect_is_one_line_and_its_traceback_stays_in_the_log(
+    served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr("tightship_platform.reads.hosts.list_hosts", broken)
+    assert "secret" not in refused(http.get("/hosts"), 500)
+    deadline = time.monotonic() + 10  # the answer is sent before the log is written
+    while "secret detail" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "ZeroDivisionError: secret detail" in caplog.text
+
+
+def test_health_tells_how_the_server_is(http: httpx.Client, served: Served) -> None:
+    body = ok(http.get("/health"))
+    assert set(body) == {"status", "version", "database", "broker", "schema"}
+    assert (body["status"], body["database"], body["broker"]) == ("ok", "ok", "ok")
+
+
+def test_a_database_that_is_gone_is_503_and_one_line(
+    served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served.database.session() as session:
+        session.connection().exec_driver_sql("DELETE FROM tightship_schema")
+    assert http.get("/health").status_code == 503
+    assert http.get("/health").json()["status"] == "degraded"

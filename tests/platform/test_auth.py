@@ -1,0 +1,351 @@
+"""Who gets in: tokens and their scopes, loopback without tokens, web pages of others, the login of the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from http.client import HTTPConnection
+from typing import Any
+
+import httpx
+import pytest
+from api_calls import HOST, Served, ok, refused, run_record
+from sqlalchemy import select
+
+from tightship_platform import auth
+from tightship_platform.api import create_app
+from tightship_platform.auth import LAST_USED_EVERY_NS, create_token, hash_token, is_loopback, list_tokens, revoke_token
+from tightship_platform.database import Database
+from tightship_platform.errors import Conflict, Invalid, NotFound
+from tightship_platform.models import Audit, Token
+from tightship_platform.vocabulary import Scope
+
+ADMIN = "admin-token-of-tests"
+
+
+@pytest.fixture
+def closed(platform_env: Any, serve: Callable[..., Served]) -> Served:
+    """A server with TIGHTSHIP_TOKEN set."""
+    return serve(replace(platform_env.settings, token=ADMIN))
+
+
+def token(served: Served, *scopes: Scope, name: str = "t") -> str:
+    with served.database.session() as session:
+        return create_token(session, name, scopes)
+
+
+# ---- tokens in the database ------------------------------------------------------------------------------------------
+
+
+def test_only_the_hash_of_a_token_is_kept(database: Database) -> None:
+    with database.session() as session:
+        made = create_token(session, "ci", [Scope.READ, Scope.INGEST, Scope.READ])
+    assert made.startswith("ts_")
+    assert len(made) > 40
+    with database.session() as session:
+        row = session.scalars(select(Token)).one()
+        assert row.sha256 == hash_token(made)
+        assert made not in repr(vars(row))
+        assert row.scopes == ["ingest", "read"]
+        assert [t["name"] for t in list_tokens(session)] == ["ci"]
+
+
+def test_names_are_taken_once_and_checked(database: Database) -> None:
+    with database.session() as session:
+        create_token(session, "ci", [Scope.READ])
+    with pytest.raises(Conflict, match="'ci' exists"), database.session() as session:
+        create_token(session, "ci", [Scope.READ])
+    for name in ("", " ", "a\nb", "x" * 201, "\x1b[31m"):
+        with pytest.raises(Invalid), database.session() as session:
+            create_token(session, name, [Scope.READ])
+    with pytest.raises(Invalid, match="Scopes"), database.session() as session:
+        create_token(session, "none", [])
+    with pytest.raises(NotFound), database.session() as session:
+        revoke_token(session, "nobody")
+    with database.session() as session:
+        assert len(list_tokens(session)) == 1
+
+
+def test_what_is_done_to_tokens_is_written_down_once(database: Database) -> None:
+    with database.session() as session:
+        create_token(session, "ci", [Scope.READ], actor="ann")
+        revoke_token(session, "ci", actor="bob")
+        revoke_token(session, "ci", actor="bob")
+    with database.session() as session:
+        rows = session.scalars(select(Audit).order_by(Audit.id)).all()
+        assert [(row.actor, row.action, row.target) for row in rows] == [
+            ("ann", "token.create", "ci"),
+            ("bob", "token.revoke", "ci"),
+        ]
+        assert rows[0].detail == {"scopes": ["read"]}
+
+
+def test_a_stored_scope_that_this_release_does_not_know_grants_nothing(closed: Served) -> None:
+    made = token(closed, Scope.READ)
+    with closed.database.session() as session:
+        session.scalars(select(Token)).one().scopes = ["read", "teleport", 7, None]
+    with closed.http(made) as http:
+        ok(http.get("/runs"))
+        refused(http.post("/runs", json=run_record()), 403, "'ingest'", "it has: read")
+
+
+# ---- tokens over HTTP ------------------------------------------------------------------------------------------------
+
+
+def test_a_token_opens_what_its_scopes_say_until_it_is_revoked(closed: Served) -> None:
+    made = token(closed, Scope.INGEST)
+    with closed.http(made) as http:
+        ok(http.post("/runs", json=run_record()))
+        refused(http.get("/runs"), 403, "'t'", "'read'")
+        with closed.database.session() as session:
+            revoke_token(session, "t")
+        answer = http.post("/runs", json=run_record())
+        refused(answer, 401, "tightship token create")
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_admin_and_the_token_of_the_environment_may_do_everything(closed: Served) -> None:
+    for secret in (ADMIN, token(closed, Scope.ADMIN)):
+        with closed.http(secret) as http:
+            ok(http.post("/runs", json=run_record()))
+            ok(http.get("/runs"))
+            ok(http.post("/captures", json={"target": "vision"}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer wrong", f"Basic {ADMIN}", ADMIN, f"Bearer {ADMIN}x", "Bearer " + "x" * 5000],
+)
+def test_what_is_no_token_opens_nothing(closed: Served, header: str) -> None:
+    with closed.http() as http:
+        refused(http.get("/runs", headers={"authorization": header} if header else {}), 401)
+
+
+def test_bytes_that_are_no_text_are_no_token(closed: Served) -> None:
+    host, port = closed.url.removeprefix("http://").split(":")
+    connection = HTTPConnection(host, int(port))
+    connection.putrequest("GET", "/api/v1/runs")
+    connection.putheader("Authorization", b"Bearer \xff\xfe\x80")
+    connection.putheader("Cookie", b'tightship_token=\xff"; =;;')
+    connection.endheaders()
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+def test_the_last_use_is_noted_at_most_once_a_minute(closed: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = token(closed, Scope.READ)
+    clock = [1_800_000_000_000_000_000]
+    monkeypatch.setattr(auth, "now_ns", lambda: clock[0])
+    seen = []
+    with closed.http(made) as http:
+        for step in (0, 1, LAST_USED_EVERY_NS - 2, 1, 5):
+            clock[0] += step
+            ok(http.get("/runs"))
+            with closed.database.session() as session:
+                seen.append(list_tokens(session)[0]["last_used_ns"])
+    start = 1_800_000_000_000_000_000
+    assert seen == [start, start, start, start + LAST_USED_EVERY_NS, start + LAST_USED_EVERY_NS]
+
+
+# ---- open and closed -------------------------------------------------------------------------------------------------
+
+
+def test_loopback_without_any_token_is_open(platform_env: Any, serve: Callable[..., Served]) -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        served = serve(platform_env.settings, host)
+        with served.http() as http:
+            ok(http.get("/runs"))
+
+
+def test_a_server_that_others_can_reach_needs_a_token(platform_env: Any, serve: Callable[..., Served]) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.7", "example.org", ""):
+        with pytest.raises(Conflict, match=r"no token exists; make one with `tightship token create"):
+            create_app(platform_env.settings, host=host)
+    served = serve(replace(platform_env.settings, token=ADMIN), "0.0.0.0")
+    with served.http() as http:
+        refused(http.get("/runs"), 401)
+
+
+def test_an_active_token_closes_a_loopback_server_too(platform_env: Any, serve: Callable[..., Served]) -> None:
+    first = serve(platform_env.settings)
+    made = token(first, Scope.READ)
+    second = serve(platform_env.settings, "0.0.0.0")
+    third = serve(platform_env.settings)
+    for served in (second, third):
+        with served.http() as http:
+            refused(http.get("/runs"), 401)
+        with served.http(made) as http:
+            ok(http.get("/runs"))
+    with first.database.session() as session:
+        revoke_token(session, "t")
+    with serve(platform_env.settings).http() as http:
+        ok(http.get("/runs"))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("localhost.example.org", False),
+        ("127.0.0.1.nip.io", False),
+        ("", False),
+    ],
+)
+def test_what_is_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.nip.io:8050", "10.1.2.3", "", "localhost.evil:1", "["])
+def test_a_name_that_was_pointed_at_loopback_opens_nothing(served: Served, host: str) -> None:
+    with served.http() as http:
+        if host not in ("", "["):
+            refused(http.get("/runs", headers={"host": host}), 403, "without tokens")
+        assert http.get("/health", headers={"host": host}).status_code in (400, 403)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "[::1]:8050", "LOCALHOST"])
+def test_every_name_of_loopback_is_fine(served: Served, host: str) -> None:
+    with served.http() as http:
+        ok(http.get("/runs", headers={"host": host}))
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "file://", "http://[", ""]
+)
+def test_a_page_of_another_origin_changes_nothing(served: Served, closed: Served, origin: str) -> None:
+    for http in (served.http(), closed.http(), closed.http(ADMIN)):
+        with http:
+            for answer in (
+                http.post("/runs", json=run_record(), headers={"origin": origin}),
+                http.post("/captures", content=b"{}", headers={"origin": origin, "content-type": "text/plain"}),
+            ):
+                refused(answer, 403, "may not act")
+    with served.http() as http:
+        assert ok(http.get("/runs", headers={"origin": origin})) == []  # it may ask; without CORS it cannot read
+
+
+def test_a_page_of_the_server_itself_may_act(served: Served) -> None:
+    with served.http(origin=served.url) as http:
+        ok(http.post("/runs", json=run_record()))
+
+
+def test_a_forwarded_address_is_not_believed(served: Served) -> None:
+    with served.http() as http:
+        ok(http.get("/runs", headers={"x-forwarded-for": "203.0.113.9"}))
+
+
+# ---- the login of the pages ------------------------------------------------------------------------------------------
+
+
+def browser(served: Served, **more: Any) -> httpx.Client:
+    headers = {"accept": "text/html,application/xhtml+xml"}
+    return httpx.Client(base_url=served.url, headers=headers, trust_env=False, timeout=30, **more)
+
+
+def test_a_browser_is_sent_to_the_login_and_back(closed: Served) -> None:
+    made = token(closed, Scope.READ)
+    with browser(closed) as pages:
+        answer = pages.get("/runs?workflow=a%26b")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/login?next=%2Fruns%3Fworkflow%3Da%2526b"
+        form = pages.get(answer.headers["location"])
+        assert form.status_code == 200
+        assert 'value="/runs?workflow=a%26b"' in form.text
+        answer = pages.post("/login", data={"token": made, "next": "/runs?workflow=a%26b"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/runs?workflow=a%26b")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert pages.get("/runs").status_code in (200, 404)  # let in: the dashboard's page, or none is installed
+        assert pages.get("/api/v1/runs").status_code == 200
+        assert pages.post("/api/v1/captures", json={"target": "x"}).status_code == 403
+        assert pages.get("/logout").status_code == 303
+        assert pages.get("/runs").status_code == 303
+
+
+def test_a_wrong_token_gets_no_cookie(closed: Served) -> None:
+    ingest = token(closed, Scope.INGEST)
+    with browser(closed) as pages:
+        for given, status in (("", 401), ("wrong", 401), (ingest, 403), ("<script>", 401)):
+            answer = pages.post("/login", data={"token": given})
+            assert answer.status_code == status
+            assert "set-cookie" not in answer.headers
+            assert "<script>" not in answer.text
+        assert pages.post("/login", data={"token": ADMIN}, headers={"origin": "http://evil.example"}).status_code == 403
+        assert pages.post("/login", content=b"x" * 100_000).status_code == 413
+
+
+def test_a_cookie_of_a_revoked_token_opens_nothing(closed: Served) -> None:
+    made = token(closed, Scope.READ)
+    with browser(closed) as pages:
+        pages.post("/login", data={"token": made})
+        with closed.database.session() as session:
+            revoke_token(session, "t")
+        assert pages.get("/").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://[", "/\\evil.example", "javascript:alert(1)", "/a\nb", "", "\\\\x"]
+)
+def test_the_login_leads_nowhere_else(closed: Served, target: str) -> None:
+    with browser(closed) as pages:
+        answer = pages.post("/login", data={"token": ADMIN, "next": target})
+        assert answer.headers["location"] == "/"
+        form = pages.get("/login", params={"next": target + '"><b>'})
+        assert "evil" not in form.text
+        assert '"><b>' not in form.text
+
+
+def test_a_cookie_is_not_taken_from_another_origin(closed: Served) -> None:
+    with browser(closed) as pages:
+        pages.post("/login", data={"token": ADMIN})
+        refused(pages.post("/api/v1/runs", json=run_record(), headers={"origin": "http://evil.example"}), 403)
+        ok(pages.post("/api/v1/runs", json=run_record(), headers={"origin": closed.url}))
+
+
+def test_an_open_server_needs_no_login(served: Served) -> None:
+    with browser(served) as pages:
+        answer = pages.post("/login", data={"token": "whatever", "next": "/runs"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/runs")
+        assert "set-cookie" not in answer.headers
+
+
+def test_a_token_in_a_query_opens_nothing(closed: Served) -> None:
+    """It would stand in logs and histories."""
+    with closed.http() as http:
+        refused(http.get("/runs", params={"token": ADMIN, "access_token": ADMIN}), 401)
+
+
+def test_the_settings_take_no_token_that_no_header_could_carry() -> None:
+    from tightship_platform.settings import load_settings
+
+    for bad in ("with space", "line\nbreak", "naïve"):
+        with pytest.raises(Invalid) as refusal:
+            load_settings({"TIGHTSHIP_TOKEN": bad})
+        assert bad not in str(refusal.value)
+
+
+def test_without_the_table_of_tokens_nobody_gets_in(closed: Served) -> None:
+    made = token(closed, Scope.ADMIN)
+    with closed.database.session() as session:
+        session.connection().exec_driver_sql("DROP TABLE token")
+    with closed.http(made) as http:
+        answer = http.get("/runs")
+        refused(answer, answer.status_code)
+        assert answer.status_code in (500, 503)
+
+
+def test_the_agents_token_may_not_read(closed: Served) -> None:
+    made = token(closed, Scope.INGEST, name="agent")
+    with closed.http(made) as http:
+        body = {"host": HOST, "runs": []}
+        assert ok(http.post("/captures/lease", json=body)) == {"leases": []}
+        refused(http.get("/hosts"), 403)

@@ -1,0 +1,277 @@
+"""The Celery application's settings, its schedule, and the platform's periodic tasks on a real database."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_calls import RUN, Capture, Served, ok, run_record, trace_file
+from celery import Celery
+from processes import Running, tightship
+from services import free_port
+from sqlalchemy import select, update
+from waiting import PATIENCE_S, wait_for
+
+from tightship_platform import capture_flow, ingest, tasks
+from tightship_platform.celery_app import (
+    ANALYZE_CAPTURE,
+    HARD_LIMIT_S,
+    PERIODS_S,
+    SOFT_LIMIT_S,
+    broker_answers,
+    create_celery,
+    send,
+    shown_url,
+)
+from tightship_platform.errors import Invalid
+from tightship_platform.models import Capture as CaptureRow
+from tightship_platform.models import Run
+from tightship_platform.process_database import process_database
+from tightship_platform.settings import load_settings
+from tightship_platform.units import now_ns
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Celery:
+    return create_celery(load_settings({"TIGHTSHIP_HOME": str(tmp_path)}))
+
+
+def test_only_json_travels_and_a_task_is_done_before_it_is_forgotten(app: Celery) -> None:
+    conf = app.conf
+    assert conf.accept_content == ["json"]
+    assert conf.task_serializer == "json"
+    assert conf.task_acks_late
+    assert conf.task_reject_on_worker_lost
+    assert conf.worker_prefetch_multiplier == 1
+    assert conf.task_ignore_result
+    assert conf.broker_connection_retry_on_startup
+    assert 0 < conf.task_soft_time_limit == SOFT_LIMIT_S < conf.task_time_limit == HARD_LIMIT_S
+    assert not conf.worker_enable_remote_control
+
+
+def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
+    schedule = app.conf.beat_schedule
+    assert {name: entry["schedule"] for name, entry in schedule.items()} == {
+        "tightship_platform.sweep_captures": 5,
+        "tightship_platform.close_lost_runs": 15,
+        "tightship_platform.roll_up": 30,
+        "tightship_platform.request_scheduled_captures": 10,
+        "tightship_platform.make_partitions": 3600,
+        "tightship_platform.remove_old_records": 3600,
+        "tightship_platform.remove_old_files": 3600,
+        "tightship_analyzers.account_runs": 10,
+        "tightship_analyzers.judge_samples": 15,
+        "tightship_analyzers.rank_opportunities": 10,
+    }
+    for name, entry in schedule.items():
+        assert entry["task"] == name
+        assert entry["options"] == {"expires": entry["schedule"]}
+
+
+def test_the_worker_knows_every_task_that_anybody_sends(app: Celery) -> None:
+    app.loader.import_default_modules()
+    assert set(PERIODS_S) | {ANALYZE_CAPTURE} <= set(app.tasks)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://x",
+        "memory://",
+        "nonsense",
+        "file:///x",
+        "sqla+sqlite:///x",
+        ";",
+        "http://x",
+        "redis://h:x/0",
+        "redis://[",
+    ],
+)
+def test_a_broker_of_another_kind_is_one_line(tmp_path: Path, url: str) -> None:
+    settings = load_settings({"TIGHTSHIP_HOME": str(tmp_path), "TIGHTSHIP_BROKER_URL": url})
+    with pytest.raises(Invalid, match="TIGHTSHIP_BROKER_URL"):
+        create_celery(settings)
+
+
+def test_a_broker_that_is_down_is_a_line_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url = f"redis://user:secret@127.0.0.1:{free_port()}/0"
+    settings = load_settings({"TIGHTSHIP_HOME": str(tmp_path), "TIGHTSHIP_BROKER_URL": url})
+    assert send(settings, ANALYZE_CAPTURE, "key") is False
+    assert broker_answers(settings) is False
+    assert "a sweep will" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_passwords_are_not_shown() -> None:
+    assert shown_url("redis://:pa%40ss@h:1/0") == "redis://:***@h:1/0"
+    assert shown_url("filesystem://") == "filesystem://"
+
+
+# ---- the platform's tasks --------------------------------------------------------------------------------------------
+
+
+def queued(home: Path) -> list[tuple[str, list[Any]]]:
+    """Tasks in the queue of the folder broker; takes them."""
+    found = []
+    for file in sorted((home / "broker/queue").glob("*.msg")):
+        message = json.loads(file.read_text())
+        found.append((message["headers"]["task"], json.loads(b64decode(message["body"]))[0]))
+        file.unlink()
+    return found
+
+
+@pytest.fixture
+def folder_env(make_platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A platform whose broker is a folder, so that the test can look into it."""
+    env = make_platform_env(broker="folder")
+    for name, value in env.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tightship_platform.process_database._opened", {})
+    return env
+
+
+def test_an_analysis_that_nobody_does_is_sent_again(folder_env: Any, serve: Callable[..., Served]) -> None:
+    served = serve(folder_env.settings)
+    with served.http() as http:
+        capture = Capture(http)
+        capture.write()
+        ok(capture.put(trace_file()))
+    assert queued(folder_env.home) == [(ANALYZE_CAPTURE, [capture.key])]
+    tasks.sweep_captures()
+    assert queued(folder_env.home) == []  # it was sent a moment ago
+    with served.database.session() as session:
+        session.execute(update(CaptureRow).values(lease_expires_ns=now_ns() - 1))
+    tasks.sweep_captures()
+    assert queued(folder_env.home) == [(ANALYZE_CAPTURE, [capture.key])]
+
+
+def test_a_request_that_no_agent_takes_expires(folder_env: Any, serve: Callable[..., Served]) -> None:
+    with serve(folder_env.settings).http() as http:
+        capture = Capture(http)
+        with process_database().session() as session:
+            session.execute(update(CaptureRow).values(expires_ns=now_ns() - 1))
+        tasks.sweep_captures()
+        assert capture.now()["state"] == "expired"
+        assert "agent" in capture.now()["reason"]
+
+
+def test_a_run_that_fell_silent_is_lost(folder_env: Any, serve: Callable[..., Served]) -> None:
+    with serve(folder_env.settings).http() as http:
+        ok(http.post("/runs", json=run_record()))
+        tasks.close_lost_runs()
+        assert ok(http.get(f"/runs/{RUN}"))["state"] == "running"
+        with process_database().session() as session:
+            session.execute(update(Run).values(last_seen_ns=now_ns() - ingest.LOST_AFTER_NS - 1))
+        tasks.close_lost_runs()
+        assert ok(http.get(f"/runs/{RUN}"))["state"] == "lost"
+
+
+def test_what_a_schedule_is_due_is_asked_for(folder_env: Any, serve: Callable[..., Served]) -> None:
+    with serve(folder_env.settings).http() as http:
+        ok(http.post("/runs", json=run_record(start_ns=now_ns() - 3600 * 10**9)))
+        with process_database().session() as session:
+            capture_flow.set_schedule(session, "vision", 60 * 10**9)
+        tasks.request_scheduled_captures()
+        (capture,) = ok(http.get("/captures"))
+        assert capture["requested_by"] == "schedule"
+
+
+def test_rolling_up_and_partitions_run_on_an_empty_database(folder_env: Any) -> None:
+    tasks.roll_up()
+    tasks.make_partitions()
+
+
+def test_trouble_with_the_database_is_one_line(
+    folder_env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with process_database().session() as session:
+        session.connection().exec_driver_sql("DROP TABLE capture_schedule")
+    for task in (tasks.sweep_captures, tasks.request_scheduled_captures):
+        task()
+    monkeypatch.setattr("tightship_platform.process_database._opened", {})
+    monkeypatch.setenv("TIGHTSHIP_DATABASE_URL", "sqlite:////proc/nowhere/x.db")
+    tasks.sweep_captures()
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("request_scheduled_captures could not run: ") for line in lines)
+    assert any(line.startswith("sweep_captures could not run: ") for line in lines)
+    assert all("\n" not in line for line in lines)
+
+
+# ---- the processes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_beat_sweeps_by_itself(make_platform_env: Any, serve: Callable[..., Served]) -> None:
+    env = make_platform_env()
+    served = serve(env.settings)
+    with served.http() as http, Running(env.environ, "worker", "--concurrency", "1", "--beat") as worker:
+        capture = Capture(http)
+        with served.database.session() as session:
+            session.execute(update(CaptureRow).values(expires_ns=now_ns() - 1))
+        wait_for(lambda: capture.now()["state"] == "expired", "the sweep")
+        worker.hear(f"Capture {capture.key}: expired")
+        assert worker.end() == 0
+        assert "Traceback" not in worker.output()
+    assert not (env.home / "celerybeat-schedule").exists()
+
+
+def test_the_schedule_exists_once_in_a_home(make_platform_env: Any) -> None:
+    env = make_platform_env()
+    with Running(env.environ, "beat") as beat:
+        beat.hear("Beat on")
+        for command in (["beat"], ["worker", "--beat"]):
+            second = tightship(env.environ, *command)
+            assert second.returncode == 2
+            (line,) = second.stderr.strip().splitlines()
+            assert f"(pid {beat.process.pid})" in line
+        wait_for((env.home / "pulse" / "beat").exists, "beat's sign of life")
+        assert beat.end() == 0
+        assert "Traceback" not in beat.output()
+    assert not list(Path.cwd().glob("celerybeat-schedule*"))
+
+
+def test_a_worker_whose_beat_dies_ends_so_that_both_start_afresh(make_platform_env: Any) -> None:
+    import psutil
+
+    env = make_platform_env()
+    with Running(env.environ, "worker", "--concurrency", "1", "--beat") as worker:
+        worker.hear("Worker of")
+        wait_for((env.home / "pulse" / "beat").exists, "beat's sign of life")
+        # Beat and the pool process look alike; that both die is the harder case.
+        for child in psutil.Process(worker.process.pid).children():
+            child.kill()
+        assert worker.process.wait(PATIENCE_S) != 0
+        # Which of the two deaths the worker sees first is chance; a pool that dies as it starts ends it too.
+        reasons = ("The embedded beat has died", "Could not start worker processes")
+        assert any(reason in worker.output() for reason in reasons)
+
+
+def test_a_broken_schedule_file_is_made_anew(make_platform_env: Any) -> None:
+    env = make_platform_env()
+    for suffix in ("", ".dat", ".dir", ".bak", ".db"):
+        (env.home / f"beat-schedule{suffix}").write_bytes(b"\x00garbage\xff" * 50)
+    with Running(env.environ, "beat") as beat:
+        wait_for((env.home / "pulse" / "beat").exists, "beat's sign of life")
+        assert beat.end() == 0
+
+
+def test_the_worker_brings_the_schema_up_to_date(make_platform_env: Any) -> None:
+    env = make_platform_env(migrated=False)
+    with Running(env.environ, "worker", "--concurrency", "1") as worker:
+        worker.hear("Worker of 1 process on")
+        wait_for((env.home / "pulse" / "worker").exists, "the worker's sign of life")
+        assert worker.end() == 0
+    assert tightship(env.environ, "db", "status").returncode == 0
+
+
+def test_rows_of_the_database_name_no_session_left_open(folder_env: Any) -> None:
+    """A task that forgot to end its transaction would hold SQLite's lock against everybody."""
+    for name in PERIODS_S:
+        if name.startswith("tightship_platform."):
+            getattr(tasks, name.partition(".")[2])()
+    with process_database().session() as session:
+        session.execute(update(Run).values(reason=None))
+        assert session.scalars(select(Run)).all() == []

@@ -1,0 +1,313 @@
+"""The lists, `token` and `db`: tables that say what to do next, JSON with fixed keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from api_calls import RUN, Capture, Served, ok, run_record, trace_file
+from click.testing import CliRunner
+from processes import tightship
+from services import free_port
+from sqlalchemy import select
+
+from tightship_platform.cli import root
+from tightship_platform.errors import Conflict, Invalid, NotFound, SchemaMismatch, ServerUnreachable, TightshipError
+from tightship_platform.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
+from tightship_platform.vocabulary import Bucket
+
+RUN_KEYS = {
+    "run", "workflow", "team", "owner", "state", "exit_code", "start_ns", "end_ns", "devices", "steps", "device_ns",
+    "account", "accounted_ns",
+}  # fmt: skip
+CAPTURE_KEYS = {
+    "capture", "run", "workflow", "state", "reason", "requested_ns", "requested_by", "stages", "expected", "params",
+    "ranks", "latency_s",
+}  # fmt: skip
+FINDING_KEYS = {"rule", "title", "run", "workflow", "trace", "rank", "where", "fix", "saving", "evidence", "finding"}
+SAVING_KEYS = {"value", "unit", "low", "high", "method", "share_frac"}
+OPPORTUNITY_KEYS = {
+    "opportunity", "position", "workflow", "team", "rules", "title", "recoverable_device_ns", "low_ns", "high_ns",
+    "method", "device_ns", "fix", "state", "findings",
+}  # fmt: skip
+
+
+@pytest.fixture
+def call(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Runs a command against `served`; its output."""
+    monkeypatch.setenv("TIGHTSHIP_SERVER", served.url)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(root, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return str(result.stdout)
+
+    yield run
+
+
+@pytest.fixture
+def filled(served: Served) -> Served:
+    """A run with an account, a capture, a finding and an opportunity."""
+    with served.http() as http:
+        capture = Capture(http)
+        capture.write()
+        ok(capture.put(trace_file()))
+    with served.database.session() as session:
+        run = session.scalars(select(Run)).one()
+        trace = session.scalars(select(Trace)).one()
+        workflow = session.scalars(select(Workflow)).one()
+        session.add(RunAccount(run_id=run.id, bucket=Bucket.PRODUCTIVE, device_ns=30_000_000_000))
+        session.add(RunAccount(run_id=run.id, bucket=Bucket.INPUT, device_ns=10_000_000_000))
+        finding = Finding(
+            rule="starved-input", run_id=run.id, trace_id=trace.id, title="The device waits", place="train.py:[12]",
+            fix="Give the loader workers\nand more", unit="ns/step", share_frac=0.25, evidence=[], created_ns=1,
+            value=5_000_000, low=4_000_000, high=6_000_000, method="bound",
+        )  # fmt: skip
+        session.add(finding)
+        session.flush()
+        session.add(
+            Opportunity(
+                workflow=workflow,
+                key="starved-input",
+                title="Feed it",
+                rules=["starved-input"],
+                findings=[finding.id],
+                fix="Give the loader workers",
+                device_ns=40_000_000_000,
+                position=1,
+                updated_ns=1,
+                method="bound",
+                value=10_000_000_000,
+                low=8_000_000_000,
+                high=11_000_000_000,
+                state="open",
+            )
+        )
+    return served
+
+
+def words(output: str) -> str:
+    return " ".join(output.split())
+
+
+def test_empty_lists_say_what_to_do_next(call: Callable[..., str]) -> None:
+    assert "tightship run --workflow NAME -- python train.py" in words(call("runs"))
+    assert "See all of them with: tightship runs" in words(call("runs", "--workflow", "none"))
+    assert "tightship profile WORKFLOW" in words(call("captures"))
+    assert "tightship profile WORKFLOW" in words(call("findings"))
+    assert "tightship findings" in words(call("opportunities"))
+    for command in ("runs", "captures", "findings", "opportunities"):
+        assert json.loads(call(command, "--json")) == []
+
+
+def test_json_has_the_keys_that_other_programs_rely_on(call: Callable[..., str], filled: Served) -> None:
+    (run,) = json.loads(call("runs", "--json"))
+    assert set(run) >= RUN_KEYS
+    assert run["account"]["productive"] == 30_000_000_000
+    assert set(run["account"]) <= set(Bucket)
+    (capture,) = json.loads(call("captures", "--json"))
+    assert set(capture) >= CAPTURE_KEYS
+    assert set(capture["ranks"][0]) >= {"rank", "pid", "bytes", "sha256", "url"}
+    (finding,) = json.loads(call("findings", "--json"))
+    assert set(finding) >= FINDING_KEYS
+    assert set(finding["saving"]) == SAVING_KEYS
+    (opportunity,) = json.loads(call("opportunities", "--json"))
+    assert set(opportunity) >= OPPORTUNITY_KEYS
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        ("runs", RUN_KEYS),
+        ("captures", CAPTURE_KEYS),
+        ("findings", FINDING_KEYS | SAVING_KEYS),
+        ("opportunities", OPPORTUNITY_KEYS),
+    ],
+)
+def test_the_help_names_every_key(command: str, keys: set[str]) -> None:
+    shown = words(CliRunner().invoke(root, [command, "--help"]).output)
+    assert set(re.findall(r"\w+", shown.partition("Keys:")[2])) >= keys
+
+
+def test_tables_show_what_the_person_looks_for(call: Callable[..., str], filled: Served) -> None:
+    runs = words(call("runs"))
+    assert f"{RUN} vision red running" in runs
+    assert "40.0 s so far 75.0 %" in runs
+    captures = words(call("captures", "--run", RUN))
+    assert "vision uploaded" in captures
+    assert "cli 1/1" in captures
+    findings = words(call("findings"))
+    for part in ("starved-input", "vision", RUN, "train.py:[12]", "5.00 ms/step", "bound", "25.0 %", "Give the loader"):
+        assert part in findings
+    opportunities = words(call("opportunities"))
+    for part in ("1 vision starved-input", "10.0 s", "8.00 s", "11.0 s", "40.0 s", "bound", "open", "Give the loader"):
+        assert part in opportunities
+
+
+def test_a_table_has_one_line_per_item(call: Callable[..., str], filled: Served) -> None:
+    for command in ("runs", "captures", "findings", "opportunities"):
+        lines = [line for line in call(command).splitlines() if line.strip() and not set(line) <= set(" ─━")]
+        assert len(lines) == 2, lines
+
+
+def test_names_cannot_steer_the_terminal(call: Callable[..., str], served: Served) -> None:
+    with served.http() as http:
+        ok(http.post("/runs", json=run_record(workflow="<b>[red]vision[/red] [link=x]", team="[bold]")))
+    with served.database.session() as session:
+        run = session.scalars(select(Run)).one()
+        run.workflow.name = "a\x1b]0;owned\x07\n\x9b31m[red]\u202e\x00"[:-1]
+    shown = call("runs")
+    assert "[bold]" in shown
+    assert r"a\x1b]0;owned\x07\n\x9b31m[red]\u202e" in shown
+    assert not set(shown) & set("\x1b\x07\x9b\u202e")
+
+
+def test_filters_reach_the_server(call: Callable[..., str], filled: Served) -> None:
+    assert json.loads(call("runs", "--json", "--workflow", "other")) == []
+    assert json.loads(call("runs", "--json", "--state", "failed")) == []
+    assert len(json.loads(call("runs", "--json", "--workflow", "vision", "--state", "running", "--limit", "1"))) == 1
+    assert len(json.loads(call("findings", "--json", "--workflow", "vision", "--run", RUN))) == 1
+    assert json.loads(call("findings", "--json", "--workflow", "other")) == []
+
+
+@pytest.mark.parametrize("command", ["captures", "findings"])
+def test_an_unknown_run_is_one_line(call: Callable[..., str], served: Served, command: str) -> None:
+    result = CliRunner().invoke(root, [command, "--run", "none"])
+    assert isinstance(result.exception, TightshipError)
+    assert "'none'" in str(result.exception)
+
+
+def test_no_server_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = os.environ | {"TIGHTSHIP_SERVER": f"http://127.0.0.1:{free_port()}"}
+    for command in ("runs", "captures", "findings", "opportunities"):
+        result = tightship(environ, command)
+        assert result.returncode == 2
+        (line,) = result.stderr.strip().splitlines()
+        assert "tightship up" in line
+        assert result.stdout == ""
+    assert issubclass(ServerUnreachable, TightshipError)
+
+
+def test_a_missing_token_is_one_line_that_says_how_to_get_one(
+    platform_env: Any, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    served = serve(replace(platform_env.settings, token="a-token"))
+    monkeypatch.setenv("TIGHTSHIP_SERVER", served.url)
+    result = CliRunner().invoke(root, ["runs"])
+    assert "tightship token create" in str(result.exception)
+    monkeypatch.setenv("TIGHTSHIP_TOKEN", "a-token")
+    assert CliRunner().invoke(root, ["runs", "--json"]).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://h:notaport", "http://", "http://a b", "ftp://x"])
+def test_an_address_that_cannot_be_is_one_line(url: str) -> None:
+    result = tightship(os.environ | {"TIGHTSHIP_SERVER": url}, "runs")
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_what_answers_is_no_tightship(monkeypatch: pytest.MonkeyPatch) -> None:
+    import http.server
+    import threading
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>hello</html>")
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("TIGHTSHIP_SERVER", f"http://127.0.0.1:{server.server_port}")
+    try:
+        result = CliRunner().invoke(root, ["runs"])
+        assert isinstance(result.exception, TightshipError)
+        assert "\n" not in str(result.exception)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# ---- token and db ----------------------------------------------------------------------------------------------------
+
+
+def run_cli(*arguments: str, **kwargs: Any) -> Any:
+    return CliRunner().invoke(root, arguments, **kwargs)
+
+
+def test_a_token_is_made_shown_once_listed_and_revoked(make_platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_platform_env(migrated=False)
+    for name, value in env.variables.items():
+        monkeypatch.setenv(name, value)
+    made = run_cli("token", "create", "ci", "--scope", "read", "--scope", "ingest")
+    secret = made.stdout.strip()
+    assert secret.startswith("ts_")
+    assert "from their next start" in made.stderr
+    second = run_cli("token", "create", "ops", "--scope", "admin")
+    assert second.stderr == ""
+    listed = json.loads(run_cli("token", "list", "--json").stdout)
+    assert [(t["name"], t["scopes"], t["revoked_ns"]) for t in listed] == [
+        ("ci", ["ingest", "read"], None),
+        ("ops", ["admin"], None),
+    ]
+    assert set(listed[0]) == {"name", "scopes", "created_ns", "last_used_ns", "revoked_ns"}
+    assert run_cli("token", "revoke", "ci").exit_code == 0
+    table = run_cli("token", "list").stdout
+    assert "revoked" in table
+    assert secret not in table
+    assert isinstance(run_cli("token", "revoke", "nobody").exception, NotFound)
+    assert isinstance(run_cli("token", "create", "ci", "--scope", "read").exception, Conflict)
+    assert isinstance(run_cli("token", "create", "a\nb", "--scope", "read").exception, Invalid)
+    assert isinstance(run_cli("token", "create", "x", "--scope", "everything").exception, TightshipError)
+    assert isinstance(run_cli("token", "create", "x").exception, TightshipError)
+
+
+def test_no_token_says_how_to_make_one(platform_env: Any) -> None:
+    assert "tightship token create NAME --scope read" in words(run_cli("token", "list").stdout)
+
+
+def test_db_goes_up_tells_and_goes_down(make_platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_platform_env(migrated=False)
+    for name, value in env.variables.items():
+        monkeypatch.setenv(name, value)
+    before = run_cli("db", "status").exception
+    assert isinstance(before, SchemaMismatch)
+    assert "tightship db upgrade" in str(before)
+    for _ in range(2):
+        assert "this release's newest" in run_cli("db", "upgrade").stdout
+    assert "this release's newest" in run_cli("db", "status").stdout
+    assert run_cli("db", "downgrade", "base", input="n\n").exit_code == 1
+    assert "this release's newest" in run_cli("db", "status").stdout
+    assert isinstance(run_cli("db", "downgrade", "9999", "--yes").exception, Invalid)
+    assert "no tightship tables" in run_cli("db", "downgrade", "base", "--yes").stdout
+    assert "tightship db upgrade" in str(run_cli("db", "status").exception)
+    assert "this release's newest" in run_cli("db", "upgrade").stdout
+
+
+def test_passwords_of_the_database_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIGHTSHIP_DATABASE_URL", f"postgresql+psycopg://u:secret@127.0.0.1:{free_port()}/x")
+    for command in (["db", "status"], ["db", "upgrade"], ["token", "list"]):
+        result = run_cli(*command)
+        assert isinstance(result.exception, TightshipError)
+        assert "secret" not in str(result.exception) + result.output
+        assert "\n" not in str(result.exception)
+
+
+def test_the_embedded_database_is_its_owners_alone(make_platform_env: Any) -> None:
+    env = make_platform_env(migrated=False)
+    home = env.home / "fresh"
+    environ = env.environ | {"TIGHTSHIP_HOME": str(home)}
+    environ.pop("TIGHTSHIP_DATABASE_URL")
+    assert tightship(environ, "token", "create", "a", "--scope", "read").returncode == 0
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (home, *home.iterdir())}
+    assert modes["fresh"] & 0o077 == 0, modes

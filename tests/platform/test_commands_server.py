@@ -1,0 +1,187 @@
+"""`tightship server` as a process: it starts on a bare machine, says clearly why it cannot, and ends when told to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from api_calls import HOST, RUN, Capture, ok, sha256, trace_file
+from processes import Running, answers, tightship
+from services import free_port
+from sqlalchemy import create_engine, make_url
+from waiting import wait_for
+
+from tightship_platform.database import open_database
+
+
+@pytest.fixture
+def env(make_platform_env: Any) -> Any:
+    """A platform whose database has no schema yet."""
+    return make_platform_env(migrated=False)
+
+
+def one_line(result: Any, *words: str) -> str:
+    """The only line of a command that could not do what it was asked."""
+    assert result.returncode == 2, result
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("tightship: ")
+    for word in words:
+        assert word in line
+    assert isinstance(line, str)
+    return line
+
+
+def test_from_nothing_to_a_stored_trace_and_a_clean_end(env: Any) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Running(env.environ, "server", "--port", str(port)) as server:
+        server.hear(f"Serving {url} (open)")
+        with httpx.Client(base_url=url + "/api/v1", trust_env=False, timeout=30) as http:
+            capture = Capture(http)
+            capture.write()
+            data = trace_file(300_000)
+            ok(capture.put(data))
+            assert capture.now()["ranks"][0]["sha256"] == sha256(data)
+        assert server.end() == 0
+        assert "Traceback" not in server.output()
+    with open_database(env.settings) as database:
+        assert database.schema_version() is not None
+
+
+def test_a_port_in_use_is_one_line(env: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        one_line(tightship(env.environ, "server", "--port", str(port)), f"Port {port}", "in use", "--port")
+    assert not (env.home / "tightship.db").exists(), "nothing was done before the port was had"
+
+
+@pytest.mark.parametrize("host", ["203.0.113.77", "no-such-host.invalid", "x y"])
+def test_a_host_that_is_not_ours_is_one_line(env: Any, host: str) -> None:
+    one_line(tightship(env.environ, "server", "--host", host, "--port", str(free_port())), "--host", host)
+
+
+def test_beyond_loopback_it_needs_a_token(env: Any) -> None:
+    port = str(free_port())
+    refused = tightship(env.environ, "server", "--host", "0.0.0.0", "--port", port)
+    one_line(refused, "'0.0.0.0'", "tightship token create", "TIGHTSHIP_TOKEN", "127.0.0.1")
+    made = tightship(env.environ, "token", "create", "ops", "--scope", "read")
+    assert made.returncode == 0
+    with Running(env.environ, "server", "--host", "0.0.0.0", "--port", port) as server:
+        server.hear("(tokens required)")
+        url = f"http://127.0.0.1:{port}/api/v1/runs"
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
+        assert httpx.get(url, trust_env=False).status_code == 401
+        assert httpx.get(url, headers={"authorization": f"Bearer {made.stdout.strip()}"}, trust_env=False).json() == []
+        assert made.stdout.strip() not in server.output_so_far()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_connections_that_stay_open_do_not_delay_its_end(env: Any, number: signal.Signals) -> None:
+    port = free_port()
+    with Running(env.environ, "server", "--port", str(port)) as server:
+        server.hear("Serving")
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
+        idle = socket.create_connection(("127.0.0.1", port))
+        idle.sendall(b"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert idle.recv(12) == b"HTTP/1.1 200"
+        half = socket.create_connection(("127.0.0.1", port))
+        half.sendall(b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n")
+        sending = socket.create_connection(("127.0.0.1", port))
+        sending.sendall(
+            b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 1000\r\n\r\n{"
+        )
+        time.sleep(0.3)
+        assert server.end(number) == 0
+        for connection in (idle, half, sending):
+            connection.close()
+
+
+def test_a_request_that_waits_for_the_database_does_not_delay_its_end(make_platform_env: Any) -> None:
+    env = make_platform_env(database="sqlite", migrated=False)
+    port = free_port()
+    with Running(env.environ, "server", "--port", str(port)) as server:
+        server.hear("Serving")
+        engine = create_engine(env.database_url)
+        with engine.connect() as holder:
+            holder.exec_driver_sql("BEGIN IMMEDIATE")
+            waiting = socket.create_connection(("127.0.0.1", port))
+            body = json.dumps({"host": HOST, "time_ns": 1, "agent_version": "1"}).encode()
+            waiting.sendall(
+                b"POST /api/v1/hosts/heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                + f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            time.sleep(0.5)
+            assert server.end() == 0
+            # Had it waited for the lock, it would have told so.
+            assert b"503" not in waiting.recv(1000)
+            waiting.close()
+        engine.dispose()
+
+
+def test_servers_that_start_at_once_on_an_empty_database_all_come_up(env: Any) -> None:
+    ports = [free_port() for _ in range(3)]
+    servers = [Running(env.environ, "server", "--port", str(port)) for port in ports]
+    try:
+        for server, port in zip(servers, ports, strict=True):
+            server.hear(f"Serving http://127.0.0.1:{port}")
+    finally:
+        for server in servers:
+            server.__exit__()
+
+
+def test_a_newer_database_is_one_line_and_stays_as_it_is(platform_env: Any) -> None:
+    engine = create_engine(make_url(platform_env.database_url).set(drivername=_driver(platform_env.database_url)))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE tightship_schema SET version_num = '9999'")
+    engine.dispose()
+    for command in (["server", "--port", str(free_port())], ["worker"], ["db", "upgrade"], ["db", "status"]):
+        one_line(tightship(platform_env.environ, *command), "'9999'", "newer")
+
+
+def test_a_file_that_is_no_database_is_one_line(env: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database " * 100)
+    environ = env.environ | {"TIGHTSHIP_DATABASE_URL": f"sqlite:///{file}"}
+    one_line(tightship(environ, "server", "--port", str(free_port())), "notes.txt")
+    assert file.read_text() == "not a database " * 100
+
+
+def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_file(env: Any) -> None:
+    port = free_port()
+    data = trace_file(500_000)
+    with Running(env.environ, "server", "--port", str(port)) as server:
+        server.hear("Serving")
+        url = f"http://127.0.0.1:{port}/api/v1"
+        with httpx.Client(base_url=url, trust_env=False, timeout=30) as http:
+            capture = Capture(http)
+            capture.write()
+            with socket.create_connection(("127.0.0.1", port)) as sending:
+                head = (
+                    f"PUT /api/v1/captures/{capture.key}/traces/0?pid=100&host={HOST} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                    f"Content-Length: {len(data)}\r\nX-SHA256: {sha256(data)}\r\n\r\n"
+                )
+                sending.sendall(head.encode() + data[:-100])
+                time.sleep(0.3)
+                psutil.Process(server.process.pid).kill()
+                server.process.wait()
+    store = Path(env.settings.artifacts_url)
+    assert not [path for path in store.rglob("rank-*.json.gz") if path.is_file()]
+    with Running(env.environ, "server", "--port", str(port)) as server:
+        server.hear("Serving")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=30) as http:
+            capture.http = http
+            ok(capture.put(data))
+            assert ok(http.get(f"/captures?run={RUN}"))[0]["state"] == "uploaded"
+
+
+def _driver(url: str) -> str:
+    return "postgresql+psycopg" if url.startswith("postgres") else "sqlite"

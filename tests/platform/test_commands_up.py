@@ -1,0 +1,141 @@
+"""`tightship up` as a process: all parts come up, come back, and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from processes import Running, answers, tightship
+from services import free_port
+from waiting import PATIENCE_S, wait_for
+
+
+@pytest.fixture
+def env(make_platform_env: Any) -> Any:
+    """A platform whose database has no schema yet."""
+    return make_platform_env(migrated=False)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def up(env: Any, port: int) -> Iterator[Running]:
+    """All parts, up."""
+    with Running(env.environ, "up", "--port", str(port)) as running:
+        running.hear(f"Dashboard: http://127.0.0.1:{port}")
+        running.hear("Worker of")
+        running.hear("agent  | ")
+        yield running
+
+
+def part(up: Running, name: str) -> psutil.Process:
+    """The process of a part."""
+    found = [
+        child
+        for child in psutil.Process(up.process.pid).children()
+        if child.status() != psutil.STATUS_ZOMBIE and name in child.cmdline()
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_everything_comes_up_from_nothing_and_goes_on_ctrl_c(up: Running, env: Any, port: int) -> None:
+    family = up.family()
+    assert {name for name in ("server", "worker", "agent") if part(up, name)} == {"server", "worker", "agent"}
+    wait_for(lambda: len(hosts(port)) == 1, "the agent's heartbeat")
+    assert up.end(signal.SIGINT) == 0
+    assert up.output().splitlines()[-1] == "All parts have ended."
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
+    assert alive == []
+    assert "Traceback" not in up.output_so_far()
+    assert {"server.log", "worker.log", "agent.log"} <= {p.name for p in (env.home / "logs").iterdir()}
+
+
+def hosts(port: int) -> list[Any]:
+    answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/hosts", trust_env=False, timeout=30)
+    found: list[Any] = answer.json()
+    return found
+
+
+@pytest.mark.parametrize("name", ["server", "worker", "agent"])
+def test_a_part_that_is_killed_comes_back(up: Running, port: int, name: str) -> None:
+    killed = part(up, name)
+    killed.kill()
+    line = up.hear(f"The {name} (pid {killed.pid}) was ended by SIGKILL")
+    assert "starting it again in 0.5 s" in line
+    up.hear(f"{name:<6} | ")
+    wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
+    assert part(up, name).pid != killed.pid
+    assert up.end() == 0
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(up: Running) -> None:
+    family = up.family()
+    assert len(family) >= 7  # three parts, two pool processes and beat below the worker
+    os.kill(up.process.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
+    assert alive == []
+
+
+def test_a_second_one_in_the_same_home_is_one_line(up: Running, env: Any) -> None:
+    second = tightship(env.environ, "up", "--port", str(free_port()))
+    assert second.returncode == 2
+    assert second.stderr.strip() == (
+        f"tightship: `tightship up` already runs in {env.home} (pid {up.process.pid}); "
+        "stop that one first, or set another TIGHTSHIP_HOME"
+    )
+    assert up.process.poll() is None
+
+
+def test_a_port_in_use_ends_it_with_that_line(env: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = tightship(env.environ, "up", "--port", str(port))
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith(f"tightship: The server cannot start: Port {port} on 127.0.0.1 is in use")
+
+
+def test_beyond_loopback_without_a_token_ends_it_with_that_line(env: Any, port: int) -> None:
+    result = tightship(env.environ, "up", "--host", "0.0.0.0", "--port", str(port))
+    assert result.returncode == 2
+    assert "tightship token create" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
+    environ = env.environ | {"TIGHTSHIP_TOKEN": "token-of-this-test"}
+    with Running(environ, "up", "--host", "0.0.0.0", "--port", str(port)) as up:
+        up.hear("(tokens required)")
+        bearer = {"authorization": "Bearer token-of-this-test"}
+        url = f"http://127.0.0.1:{port}/api/v1/hosts"
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
+        wait_for(lambda: len(httpx.get(url, headers=bearer, trust_env=False).json()) == 1, "the agent's heartbeat")
+        assert httpx.get(url, trust_env=False).status_code == 401
+        assert "token-of-this-test" not in up.output_so_far()
+
+
+def test_parts_can_be_left_out(env: Any, port: int) -> None:
+    with Running(env.environ, "up", "--port", str(port), "--no-agent", "--no-worker") as up:
+        up.hear("Dashboard:")
+        assert len(up.family()) == 2
+        assert up.end() == 0
+
+
+def test_a_home_that_cannot_be_is_one_line(env: Any, tmp_path: Any) -> None:
+    (tmp_path / "file").touch()
+    for home in ("/proc/nowhere", str(tmp_path / "file" / "home")):
+        result = tightship(env.environ | {"TIGHTSHIP_HOME": home}, "up")
+        assert result.returncode == 2
+        (line,) = result.stderr.strip().splitlines()
+        assert line.startswith("tightship: ")
+        assert home in line

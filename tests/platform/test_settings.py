@@ -1,0 +1,30 @@
+"""Settings: read from the environment or the file, refused when they make no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tightship_platform.errors import Invalid
+from tightship_platform.settings import Settings, load_settings
+
+
+def test_what_is_kept_is_a_number_of_days(tmp_path: Path) -> None:
+    home = {"TIGHTSHIP_HOME": str(tmp_path)}
+    found = load_settings(home | {"TIGHTSHIP_KEEP_DAYS": "7", "TIGHTSHIP_KEEP_TRACE_DAYS": "0"})
+    assert (found.keep_days, found.keep_trace_days) == (7, 0)
+    (tmp_path / "tightship.toml").write_text("keep_days = 8\n")
+    assert load_settings(home).keep_days == 8
+    for text in ("-1", "1.5", "a week", "36501", "١"):
+        with pytest.raises(Invalid, match=r"TIGHTSHIP_KEEP_DAYS is .*; expected a whole number of days"):
+            load_settings(home | {"TIGHTSHIP_KEEP_DAYS": text})
+
+
+@pytest.mark.parametrize(("samples", "rollups"), [(30, 29), (0, 400)])
+def test_means_are_kept_at_least_as_long_as_what_they_are_made_of(samples: int, rollups: int) -> None:
+    with pytest.raises(Invalid, match="TIGHTSHIP_KEEP_ROLLUP_DAYS is"):
+        Settings(keep_days=samples, keep_rollup_days=rollups)
+    for days in (0, 30):
+        assert Settings(keep_days=30, keep_rollup_days=days).keep_rollup_days == days
+    assert Settings(keep_days=0, keep_rollup_days=0).keep_days == 0

@@ -1,0 +1,119 @@
+"""Runs `tightship …` as a real process, listens to what it says, and ends it whatever happens."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+
+import psutil
+from waiting import PATIENCE_S
+
+
+def tightship(environ: Mapping[str, str], *arguments: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "tightship_platform.cli", *arguments],
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        **kwargs,  # type: ignore[call-overload]
+    )
+
+
+class Running:
+    """A process and its output, line by line."""
+
+    def __init__(self, environ: Mapping[str, str], *arguments: str, command: Sequence[str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            list(command) if command else [sys.executable, "-m", "tightship_platform.cli", *arguments],
+            env=dict(environ) | {"PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.said: list[str] = []
+        self._unheard: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._pump = threading.Thread(target=self._read, daemon=True)
+        self._pump.start()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        family = self.family() if self.process.poll() is None else []
+        for member in family:
+            try:
+                member.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all below it."""
+        top = psutil.Process(self.process.pid)
+        return [top, *top.children(recursive=True)]
+
+    def hear(self, words: str) -> str:
+        """The next line with these words that no earlier call returned; parts speak in any order."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            for line in self._unheard:
+                if words in line:
+                    self._unheard.remove(line)
+                    return line
+            try:
+                line = self._lines.get(timeout=1.0)
+            except queue.Empty:
+                ended = self.process.poll() is not None and not self._pump.is_alive()
+                if ended or time.monotonic() > deadline:
+                    raise AssertionError(f"never heard {words!r}; heard: {self.said}") from None
+                continue
+            self.said.append(line)
+            self._unheard.append(line)
+
+    def output(self) -> str:
+        """Everything that was said until its end."""
+        self.process.wait(PATIENCE_S)
+        self._pump.join(PATIENCE_S)
+        return self.output_so_far()
+
+    def output_so_far(self) -> str:
+        """Everything that was said until now."""
+        while not self._lines.empty():
+            self.said.append(self._lines.get())
+        return "\n".join(self.said)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Signal it; its exit code."""
+        os.kill(self.process.pid, number)
+        return self.process.wait(PATIENCE_S)
+
+
+def answers(url: str) -> bool:
+    """Whether a server is well."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/api/v1/health", timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False

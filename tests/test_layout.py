@@ -1,0 +1,92 @@
+"""The house stands as docs/architecture.md says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "platform": "tightship_platform",
+    "collectors": "tightship_collectors",
+    "analyzers": "tightship_analyzers",
+    "dashboard": "tightship_dashboard",
+    "offload": "tightship_offload",
+}
+MAX_LINES = 500
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [path for line in listed.stdout.splitlines() if (path := ROOT / line).is_file()]
+
+
+def test_platform_is_no_package() -> None:
+    """A root `platform/__init__.py` would shadow the standard library's `platform` module."""
+    assert not (ROOT / "platform" / "__init__.py").exists()
+    out = subprocess.run(
+        [sys.executable, "-c", "import platform; print(platform.system())"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == "Linux"
+
+
+@pytest.mark.parametrize(("folder", "package"), PACKAGES.items())
+def test_each_source_root_holds_one_typed_package(folder: str, package: str) -> None:
+    packages = [path.name for path in (ROOT / folder).iterdir() if (path / "__init__.py").exists()]
+    assert packages == [package]
+    assert (ROOT / folder / package / "py.typed").exists()
+
+
+def test_no_file_is_over_500_lines() -> None:
+    files = tracked("*.py")
+    assert len(files) > 50
+    too_long = {str(path.relative_to(ROOT)): n for path in files if (n := path.read_text().count("\n")) > MAX_LINES}
+    assert too_long == {}
+
+
+def test_no_init_under_tests() -> None:
+    assert [path for path in tracked("tests/**/*.py") if path.name == "__init__.py"] == []
+
+
+def test_every_entry_point_is_a_command_of_its_own_name() -> None:
+    entries = [
+        entry for entry in entry_points(group="tightship.commands") if entry.dist and entry.dist.name == "tightship"
+    ]
+    assert len(entries) >= 17
+    for entry in entries:
+        command = entry.load()
+        assert isinstance(command, click.Command), entry.value
+        assert command.name == entry.name
+
+
+def test_every_setting_is_documented() -> None:
+    from dataclasses import fields
+
+    from tightship_platform.settings import Settings
+
+    text = (ROOT / "docs" / "operations.md").read_text()
+    missing = [f.name for f in fields(Settings) if f"`TIGHTSHIP_{f.name.upper()}`" not in text]
+    assert missing == []
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for document in ("README.md", "CONTRIBUTING.md", "docs/operations.md"):
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / document).read_text(), re.M):
+            assert target in targets, f"{document} names `make {target}`"
