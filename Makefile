@@ -9,7 +9,7 @@ ARGS ?=
 PYTEST_ARGS ?= -n 3 --dist worksteal
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test lint types fix docs bench exit-storm exactness injection clean
+.PHONY: all install services demo test lint types fix docs bench exit-storm exactness explore injection clean
 
 all: lint types test  ## lint + types + tests
 
@@ -59,6 +59,11 @@ exit-storm: install  ## 60 jobs that end at a random moment of a capture, with a
 
 exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (about two hours)
 	TIGHTSHIP_EXACTNESS=all $(BIN)/python -m pytest tests/offload/test_offload_exactness.py tests/offload/test_offload_nvme.py
+
+explore: install  ## property and fuzz tests with new random examples, ROUNDS times (20)
+	for round in $$(seq $(or $(ROUNDS),20)); do \
+	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
+	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/test_recorded_fuzz.py || exit 1; done
 
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (about a quarter of an hour)
 	$(BIN)/python tests/injection/report.py $(ARGS)

@@ -25,7 +25,8 @@ from tightship_platform.errors import TightshipError
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"
 CASES = int(os.environ.get("TIGHTSHIP_FUZZ", "3"))
-SEED = int(os.environ.get("TIGHTSHIP_FUZZ_SEED", random.SystemRandom().randrange(10**9)))
+EXPLORE = os.environ.get("TIGHTSHIP_EXPLORE") == "1"
+SEED = int(os.environ.get("TIGHTSHIP_FUZZ_SEED", random.SystemRandom().randrange(10**9) if EXPLORE else 1))
 
 Event = dict[str, Any]
 Dice = random.Random

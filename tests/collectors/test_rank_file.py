@@ -204,15 +204,16 @@ def test_of_two_that_come_at_once_one_gives_way(run_dir: Path) -> None:
     try:
         assert ours.recv() == "ready"
         path = rank_path(run_dir, guard.pid or 0)
-        outcomes = set()
-        for number in range(rounds):
+        outcomes, spins = set(), 0
+        for _ in range(rounds):
             ours.send("go")
-            for _ in range(number * 7):  # shifts the one against the other
+            for _ in range(spins):
                 pass
             armed = arm_capture(path, uid=UID, trace=TRACE, deadline_ns=2**62, start_ns=2**62)
             saw_none = ours.recv()
             assert not (armed and saw_none), "armed a process that does not wait"
             outcomes.add((armed, saw_none))
+            spins = spins * 5 // 4 + 10 if armed else spins * 3 // 4  # to where now the one, now the other comes first
             clear_capture(path, uid=UID)
             ours.send("next")
             assert ours.recv() == "ready"

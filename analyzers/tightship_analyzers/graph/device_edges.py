@@ -42,7 +42,7 @@ class DeviceEdges:
         self._of_graph = np.zeros(len(events), dtype=np.bool_)
         graphs = trace.names.mask(trace.launches.name, lambda name: GRAPH_LAUNCH.fullmatch(name) is not None)
         self._of_graph[linked] = graphs[events.launch[linked]]
-        self._gap_ns, self._latency_ns = self._typical(chained, linked)
+        self._gap_ns, self._latency_ns = self._typical(np.setdiff1d(chained, waits.dst), linked, chained)
         self.src = np.concatenate((streams.before[chained], waits.src, events.launch[linked]))
         self.dst = np.concatenate((chained, waits.dst, linked))
         self.edge: Int8s = np.repeat(
@@ -60,13 +60,16 @@ class DeviceEdges:
         since[~launch] = self._events.end_ns[self.src[~launch]]
         return since
 
-    def _typical(self, chained: Int64s, linked: Int64s) -> tuple[int, int]:
-        """Median gap between events of a full queue, median latency of a launch on an empty one; 0 where unknown."""
+    def _typical(self, alone: Int64s, linked: Int64s, chained: Int64s) -> tuple[int, int]:
+        """Median gap between events of a full queue, median latency of a launch on an empty one; 0 where unknown.
+
+        :param alone: those of `chained` that wait for no other stream: a wait is no gap.
+        """
         events, streams = self._events, self._streams
         free = np.full(len(events), _NEVER)
         free[chained] = events.end_ns[streams.before[chained]]
         gap = events.start_ns - free
-        queued = chained[streams.linked[chained] & (streams.launched_ns[chained] < free[chained] - PLAUSIBLE_NS)]
+        queued = alone[streams.linked[alone] & (streams.launched_ns[alone] < free[alone] - PLAUSIBLE_NS)]
         gaps = gap[queued]
         gaps = gaps[gaps <= PLAUSIBLE_NS]
         late = linked[streams.launched_ns[linked] > free[linked]]
