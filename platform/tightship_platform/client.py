@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
-from tightship_platform.errors import Invalid, ServerUnreachable, TightshipError
+from tightship_platform.errors import Invalid, ServerUnreachable, TightshipError, TooLarge
 from tightship_platform.settings import Settings
+from tightship_platform.units import format_bytes
 
 API = "/api/v1"
 
@@ -65,6 +66,25 @@ class ApiClient:
         """PUT a body of unknown memory size, chunk by chunk; returns the decoded JSON."""
         return self._call("PUT", path, content=chunks, headers=dict(headers), timeout=300.0)
 
+    def get_file(self, path: str, file: IO[bytes], *, max_bytes: int) -> None:
+        """GET a file of any size into an open one, piece by piece.
+
+        :raises TooLarge: it has more than `max_bytes`.
+        """
+        size = 0
+        try:
+            with self._http.stream("GET", path, timeout=300.0) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refusal("GET", path, response)
+                for chunk in response.iter_bytes():
+                    size += len(chunk)
+                    if size > max_bytes:
+                        raise TooLarge(f"What {self.server} sends for {path} exceeds {format_bytes(max_bytes)}")
+                    file.write(chunk)
+        except httpx.HTTPError as error:
+            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
             response = self._http.request(method, path, **kwargs)
@@ -75,8 +95,11 @@ class ApiClient:
                 return response.json() if response.content else None
             except ValueError as error:
                 raise ServerUnreachable(self.server, "what answers there is no tightship") from error
+        raise self._refusal(method, path, response)
+
+    def _refusal(self, method: str, path: str, response: httpx.Response) -> ApiError:
         try:
             message = str(response.json()["error"])
         except (ValueError, KeyError, TypeError):
             message = f"{self.server} answered {response.status_code} to {method} {path}"
-        raise ApiError(message, response.status_code)
+        return ApiError(message, response.status_code)

@@ -4,26 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload, selectinload
 
 from tightship_platform.errors import NotFound
-from tightship_platform.models import Capture, Run, Trace
+from tightship_platform.models import Capture, Run, Trace, Workflow
 from tightship_platform.reads.runs import checked_limit, find_run
 from tightship_platform.vocabulary import CaptureState
 
 _WHOLE = (joinedload(Capture.run).joinedload(Run.workflow), selectinload(Capture.traces))
 
 
-def list_captures(session: Session, *, run: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
-    """Captures, newest first, of one run or of all.
+def list_captures(
+    session: Session, *, run: str | None = None, workflow: str | None = None, limit: int = 200
+) -> list[dict[str, Any]]:
+    """Captures, newest first, of one run, of all runs of a workflow, or of all.
 
     :raises NotFound: no such run.
     """
     wanted = select(Capture).options(*_WHOLE).order_by(Capture.requested_ns.desc(), Capture.id.desc())
     if run is not None:
         wanted = wanted.where(Capture.run_id == find_run(session, run).id)
+    if workflow is not None:
+        of_it = select(Run.id).join(Workflow).where(Workflow.name == workflow)
+        wanted = wanted.where(Capture.run_id.in_(of_it))
     return [capture_dict(capture) for capture in session.scalars(wanted.limit(checked_limit(limit)))]
+
+
+def newest_captures(session: Session, *, each: int) -> dict[str, list[dict[str, Any]]]:
+    """Workflow → its newest captures, at most `each`, newest first; empty for one that was never captured."""
+    newest_first = (Capture.requested_ns.desc(), Capture.id.desc())
+    place = func.row_number().over(partition_by=Run.workflow_id, order_by=newest_first).label("place")
+    placed = select(Capture.id, place).join(Run, Run.id == Capture.run_id).subquery()
+    wanted = select(placed.c.id).where(placed.c.place <= checked_limit(each))
+    found: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in session.scalars(select(Workflow.name).order_by(Workflow.name))
+    }
+    captures = select(Capture).options(*_WHOLE).where(Capture.id.in_(wanted)).order_by(*newest_first)
+    for capture in session.scalars(captures):
+        found[capture.run.workflow.name].append(capture_dict(capture))
+    return found
 
 
 def get_capture(session: Session, key: str) -> dict[str, Any]:

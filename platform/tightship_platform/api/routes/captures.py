@@ -49,11 +49,11 @@ def report(key: str, body: CaptureReport, database: Db) -> JSONResponse:
 
 
 @router.get("/captures", dependencies=[needs(Scope.READ)], response_model=None)
-def list_captures(database: Db, run: str | None = None, limit: int = 200) -> JSONResponse:
+def list_captures(database: Db, run: str | None = None, workflow: str | None = None, limit: int = 200) -> JSONResponse:
     """Captures, newest first: capture, run, workflow, state, reason, requested_ns, requested_by, stages (state → ns),
     expected, params, ranks, latency_s."""
     with database.session() as session:
-        return reply(captures.list_captures(session, run=run, limit=limit))
+        return reply(captures.list_captures(session, run=run, workflow=workflow, limit=limit))
 
 
 @router.get("/captures/{key}", dependencies=[needs(Scope.READ)], response_model=None)
