@@ -15,6 +15,8 @@ import pytest
 from launching import TIGHTSHIP, run_dirs, start
 from waiting import PATIENCE_S, wait_for
 
+from tightship_collectors.launch.group_watch import WITNESS_S
+
 COUNT = """
 import os, signal, sys, time
 place = sys.argv[1]
@@ -114,10 +116,47 @@ def test_a_signal_to_the_job_alone_comes_once(job: Job) -> None:
 
 
 def test_timeout_ends_a_job_with_one_signal(tmp_path: Path) -> None:
-    job = Job(tmp_path, prefix=("timeout", "--signal=USR1", "4"))
+    job = Job(tmp_path, prefix=("timeout", "--signal=USR1", "600"))
+    job.process.send_signal(signal.SIGALRM)  # its time is up
     # It signals its child, the launcher, and then its own group, which is that of all of them; and continues both.
     assert [number for number in job.settle(1) if number != signal.SIGCONT] == [signal.SIGUSR1]
     assert job.end() == 124
+
+
+SLOW_TIMEOUT = f"""
+import os, signal, subprocess, sys, time
+launcher = subprocess.Popen(sys.argv[1:])
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+signal.sigwait({{signal.SIGALRM}})
+launcher.send_signal(signal.SIGUSR1)
+until = time.monotonic() + {4 * WITNESS_S}
+while time.monotonic() < until:
+    pass
+os.kill(0, signal.SIGUSR1)
+sys.exit(launcher.wait())
+"""
+
+
+def test_a_timeout_that_gets_no_processor_signals_once_too(tmp_path: Path) -> None:
+    block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})"
+    job = Job(tmp_path, prefix=(sys.executable, "-S", "-c", block + SLOW_TIMEOUT))
+    job.process.send_signal(signal.SIGALRM)
+    assert job.settle(1) == [signal.SIGUSR1]
+    assert job.end() == 41
+
+
+def test_a_witness_that_gets_no_processor_is_waited_for(job: Job) -> None:
+    (witness,) = filter(is_witness, children_of(job.process.pid))
+    os.kill(witness, signal.SIGSTOP)
+    wait_for(lambda: state_of(witness) == "T")
+    os.killpg(job.process.pid, signal.SIGUSR1)
+    assert job.settle(1) == [signal.SIGUSR1]
+    os.kill(witness, signal.SIGCONT)
+    # What it had to say then is not taken for the next signal.
+    assert job.settle(1) == [signal.SIGUSR1]
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.settle(2) == [signal.SIGUSR1] * 2
+    assert job.end() == 42
 
 
 def test_a_job_that_signals_its_parent_or_group_gets_nothing_back(tmp_path: Path) -> None:

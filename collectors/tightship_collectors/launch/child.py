@@ -72,9 +72,9 @@ class Child:
 
     def _should_pass_on(self, info: signal.struct_siginfo) -> bool:
         """See [Note: no signal twice]."""
-        went_to_group = self._watch.went_to_group(info.si_signo)
-        from_kernel = info.si_code > 0
-        return not from_kernel and not went_to_group and not _descends_from(info.si_pid, self.pid)
+        not_ours = info.si_code > 0 or _descends_from(info.si_pid, self.pid)  # of the kernel, or of the job itself
+        went_to_group = self._watch.went_to_group(info.si_signo, 0 if not_ours else info.si_pid)
+        return not not_ours and not went_to_group
 
     def _look(self) -> int | None:
         pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
