@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from multiprocessing.connection import Connection
 from types import ModuleType
+from typing import Any
 
 from tightship_collectors.launch.environment import INJECT_DIR
 
@@ -16,6 +17,11 @@ def load_injected() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def load_later(name: str) -> Any:
+    """What the injected code loads once torch is imported."""
+    return load_injected().load_later(name)
 
 
 def play_the_guard(run_dir: str, rounds: int, line: Connection) -> None:

@@ -12,7 +12,7 @@ Agent: set `capture_in_flight`, *then* look at `exiting`; if it is set, clear an
 cancel the recording (`exiting` = 2). Whichever comes second sees the other (Dekker), so no order of events arms a
 process that will not wait. Between the two steps each side crosses the kernel, which is the fence this needs.
 
-The job's half of the layout is repeated in inject/sitecustomize.py, which can import nothing of ours; a test compares.
+The job's half of the layout is repeated in inject/ and inject_later/, which import nothing of ours; a test compares.
 Times are UTC nanoseconds. All fields are little-endian and naturally aligned.
 """
 
@@ -45,6 +45,9 @@ OFF_EXITING = 36  # u32
 OFF_STEPS = 40  # u64
 OFF_FIRST_STEP_NS = 48  # u64, 0 none
 OFF_LAST_STEP_NS = 56  # u64, 0 none
+OFF_ERROR_NS = 64  # u64, 0 none: when the process ended of an exception
+OFF_ERROR = 72  # char[1024] NUL-terminated UTF-8: `type: message`
+ERROR_BYTES = 1024
 OFF_CAPTURE_IN_FLIGHT = 2048  # u32, agent
 OFF_CAPTURE_DEADLINE_NS = 2056  # u64, agent
 OFF_CAPTURE_PATH = 2064  # char[512] NUL-terminated, agent
@@ -131,6 +134,30 @@ def read_rank_file(path: Path, *, uid: int) -> RankFile | None:
         capture_in_flight=bool(in_flight),
         capture_deadline_ns=deadline,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankError:
+    """The uncaught exception that ended a process, in the job's words: nothing of it is checked."""
+
+    time_ns: int
+    text: str
+    is_launcher: bool
+    """It is that of torchrun or another starter of ranks, which fails because a rank has."""
+
+
+def read_error(path: Path, *, uid: int) -> RankError | None:
+    """What ended the process of a control file; None where no exception did, or the file is none of `uid`."""
+    file = read_rank_file(path, uid=uid)
+    if file is None:
+        return None
+    with _opened(path, os.O_RDONLY, uid) as fd:
+        told = b"" if fd is None else os.pread(fd, OFF_ERROR - OFF_ERROR_NS + ERROR_BYTES, OFF_ERROR_NS)
+    time_ns = int.from_bytes(told[:8], "little")
+    text = told[8:].split(b"\0", 1)[0].decode("utf-8", "replace")
+    if not time_ns or not text:
+        return None
+    return RankError(time_ns=time_ns, text=text, is_launcher=Flag.LAUNCHER in file.flags)
 
 
 def arm_capture(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 NAME_MAX = 200
 """Longest workflow, team, owner, host, label key or value."""
+ERROR_MAX = 1000
+"""Longest words of a job's error that are kept."""
 
 
 @dataclass(kw_only=True)
@@ -30,6 +32,10 @@ class RunRecord:
     end_ns: int | None = None
     exit_code: int | None = None
     """As a shell reports it: 128 + n when the command died of signal n. Null while it runs."""
+    error: str | None = None
+    """`type: message` of the uncaught exception that ended it, on one line. Null where none is known."""
+    oom_kills: int | None = None
+    """Processes that the kernel killed for lack of memory in the job's control group while it ran. Null: not known."""
     offload: dict[str, int] = field(default_factory=dict)
     """What the job's offload plan predicted and what its steps took; the figures are named in ingest/offload.py."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from guard_player import load_injected, play_the_guard
+from guard_player import load_injected, load_later, play_the_guard
 
 from tightship_collectors import rank_file
 from tightship_collectors.rank_file import (
@@ -44,6 +44,10 @@ def run_dir(tmp_path: Path) -> Path:
 def test_the_injected_code_repeats_the_layout(injected: ModuleType) -> None:
     names = [n for n in vars(rank_file) if n.startswith("OFF_") and n not in ("OFF_MAGIC", "OFF_VERSION", "OFF_PID")]
     names.remove("OFF_START_TICKS")  # these four are written as one, see HEAD
+    last_words = load_later("last_words")
+    for name in ("OFF_ERROR_NS", "OFF_ERROR", "ERROR_BYTES"):
+        assert getattr(last_words, name) == getattr(rank_file, name), name
+    names = [name for name in names if not hasattr(last_words, name)]
     assert len(names) >= 11
     for name in [*names, "SIZE", "MAGIC", "VERSION", "CAPTURE_PATH_BYTES", "RUNNING", "EXITING", "CANCELLED"]:
         assert getattr(injected, name) == getattr(rank_file, name), name

@@ -35,7 +35,7 @@ from tightship_platform.models import (
     Workflow,
 )
 from tightship_platform.reads import hosts, runs
-from tightship_platform.wire import DeviceRecord, SourceState
+from tightship_platform.wire import ERROR_MAX, DeviceRecord, SourceState
 
 NOW = T0 + MIN
 
@@ -78,6 +78,32 @@ def test_how_a_run_ended_is_said(database: Database, exit_code: int | None, stat
         ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=exit_code), now=NOW)
         run = runs.get_run(session, "a1")
     assert (run["state"], run["exit_code"], run["reason"]) == (state, exit_code, reason)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"error": "torch.OutOfMemoryError: CUDA out of memory."}, "1: torch.OutOfMemoryError: CUDA out of memory."),
+        ({"oom_kills": 0}, "1"),
+        ({"oom_kills": 2}, "1; the kernel killed 2 processes of its group for lack of memory"),
+        ({"error": "a\nb\x00\u202e<b>"}, "1: a b <b>"),
+        ({"error": "x" * 5000}, f"1: {'x' * (ERROR_MAX - 1)}…"),
+        ({"error": "\n"}, "1"),
+    ],
+)
+def test_what_ended_a_run_is_said(database: Database, told: dict[str, Any], reason: str) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=1, **told), now=NOW)
+        run = runs.get_run(session, "a1")
+    assert run["reason"] == f"ended with exit code {reason}"
+    assert run["error"] == (reason.partition(": ")[2] or None) and run["oom_kills"] == told.get("oom_kills")
+
+
+def test_what_a_run_survived_did_not_end_it(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=0, error="ValueError: no", oom_kills=1), now=NOW)
+        run = runs.get_run(session, "a1")
+    assert (run["state"], run["reason"], run["error"], run["oom_kills"]) == ("finished", None, None, None)
 
 
 def test_an_end_stays_an_end(database: Database) -> None:
@@ -153,6 +179,8 @@ def test_a_command_is_cut_to_a_sane_size(database: Database) -> None:
         {"exit_code": 1},
         {"end_ns": T0 + S, "exit_code": 256},
         {"end_ns": T0 + S, "exit_code": -9},
+        {"end_ns": T0 + S, "exit_code": 1, "oom_kills": -1},
+        {"end_ns": T0 + S, "exit_code": 1, "oom_kills": 2**40},
     ],
 )
 def test_a_run_that_cannot_be_is_refused(database: Database, change: dict[str, Any]) -> None:

@@ -91,6 +91,21 @@ def test_data_survives_every_revision_up_and_down(settings: Settings) -> None:
     engine.dispose()
 
 
+def test_runs_of_before_count_as_judged(settings: Settings) -> None:
+    """Their samples may be gone: what was found in them stays."""
+    databases.upgrade(settings, "0002")
+    _execute(settings, "INSERT INTO workflow (id, name, labels) VALUES (1, 'w', '{}')")
+    _execute(
+        settings,
+        "INSERT INTO run (id, key, workflow_id, source, simulated, command, labels, state, start_ns, last_seen_ns,"
+        " ranks, accounted_ns) VALUES (1, 'a1', 1, 'launch', FALSE, '[]', '{}', 'failed', 1, 1, '[]', 77)",
+    )
+    databases.upgrade(settings)
+    with databases.open_database(settings) as database, database.session() as session:
+        run = session.execute(text("SELECT accounted_ns, judged_ns, error, oom_kills FROM run")).one()
+        assert tuple(run) == (77, 77, None, None)
+
+
 def test_the_migrated_schema_is_that_of_the_models(settings: Settings) -> None:
     databases.upgrade(settings)
     with databases.open_database(settings) as database, database.engine.connect() as connection:

@@ -116,6 +116,20 @@ def guarded(function, *arguments):
         report()
 
 
+def load_later(name):
+    # type: (str) -> Any
+    """A module of the folder `inject_later`, by its path: on sys.path that folder would hide modules of the job's."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject_later")
+    spec = spec_from_file_location("_tightship_" + name, os.path.join(folder, name + ".py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class ControlFile(object):
     """This process's `ranks/<pid>`, mapped."""
 
@@ -180,6 +194,7 @@ class Job(object):
         self.rank_known = False
         self.on_exit = False
         self.real_prepare = None  # type: Optional[Callable[..., Any]]
+        self.write_last_words = lambda _: None  # type: Callable[[Any], None]
 
     def before_torch(self):
         # type: () -> None
@@ -201,6 +216,7 @@ class Job(object):
             if os.environ.get("TIGHTSHIP_STEPS") != "0":
                 self.count_steps()
         self.hold_own_profiler()
+        self.write_last_words = load_later("last_words").write
 
     def hold_own_profiler(self):
         # type: () -> None
@@ -321,6 +337,7 @@ class Job(object):
         file = self.file
         if file is None or file.pid != os.getpid():
             return
+        guarded(self.write_last_words, file.map)
         try:
             file.u32[OFF_EXITING // 4] = EXITING
             finished = wait_for_trace(file)
@@ -429,28 +446,8 @@ def wants_offload():
 
 def arm_offload(_module):
     # type: (Any) -> None
-    """See [Note: a plan that was asked for]."""
-    if kind_of_process():
-        return
-    try:
-        from tightship_offload.zero_edit import arm
-
-        arm()
-    except Exception as error:
-        report()
-        why = type(error).__name__ + ": " + " ".join(str(error).split())
-        sys.stderr.write("tightship: the offload plan cannot be applied here (" + why + "); ")
-        if os.environ.get("TIGHTSHIP_OFFLOAD_OPTIONAL") == "1":
-            sys.stderr.write("the job runs without it\n")
-            return
-        sys.stderr.write("install tightship[offload] for this Python, or use --offload-optional\n")
-        sys.stderr.flush()
-        os._exit(2)
-
-
-# [Note: a plan that was asked for]
-# A job that runs without its offload plan dies of memory much later, or trains at a cost that nobody asked for. So this
-# is the one thing that may end a job: it was asked for on the command line, and ends it before it has begun.
+    if not kind_of_process():
+        load_later("offload_plan").arm(report)
 
 
 def start():

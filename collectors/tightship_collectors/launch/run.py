@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from tightship_collectors.launch import naming
 from tightship_collectors.launch.child import CannotStart, Child
 from tightship_collectors.launch.delivery import Delivery
+from tightship_collectors.launch.ending import OomKills, read_job_error
 from tightship_collectors.launch.environment import Offload, armed
 from tightship_collectors.launch.offload_file import read_offload
 from tightship_collectors.run_dir import RunDir, live_run_dir, read_user_conf, remove_stale
@@ -101,6 +102,7 @@ def _run(
     run_dir = _prepare(settings, record, warn)
     if run_dir is not None:
         environ = armed(environ, key=key, run_dir=run_dir.path, steps=steps)
+    oom_kills = OomKills()
     try:
         child = Child(command, environ)
     except CannotStart:
@@ -117,6 +119,10 @@ def _run(
     ended = dataclasses.replace(record, end_ns=max(now_ns(), record.start_ns), exit_code=exit_code)
     if run_dir is not None:
         ended.offload = read_offload(run_dir.path)
+    if exit_code:  # what a job survived did not end it
+        with _only_warned(warn):
+            ended.oom_kills = oom_kills.count()
+            ended.error = None if run_dir is None else read_job_error(run_dir.path)
     with _only_warned(warn):
         if run_dir is not None:
             _write(run_dir, ended, warn)

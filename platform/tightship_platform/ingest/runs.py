@@ -16,9 +16,9 @@ from tightship_platform.ingest.steps import counted_steps
 from tightship_platform.ingest.upsert import add_missing
 from tightship_platform.models import Run, Workflow
 from tightship_platform.retention import is_removed
-from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import RunState
-from tightship_platform.wire import RunRecord
+from tightship_platform.wire import ERROR_MAX, RunRecord
 
 LOST_AFTER_NS = 120 * NS_PER_S
 """A run that nothing was heard of for this long, and that has no end record, is lost."""
@@ -68,7 +68,7 @@ def apply_run(session: Session, record: RunRecord, *, now: int | None = None) ->
     run.last_seen_ns = max(run.last_seen_ns, record.start_ns, record.end_ns or 0)
     _take_ownership(session, workflow, record)
     if record.end_ns is not None and run.end_ns is None:
-        _end(session, run, record.end_ns, record.exit_code, now)
+        _end(session, run, record.end_ns, record, now)
         if not is_removed(session, run):
             run.accounted_ns = None
     if record.offload:
@@ -148,26 +148,36 @@ def close_lost_runs(session: Session, *, now: int | None = None) -> list[str]:
     return lost
 
 
-def _end(session: Session, run: Run, end_ns: int, exit_code: int | None, now: int) -> None:
-    run.end_ns, run.exit_code = end_ns, exit_code
-    run.state = (RunState.FINISHED if exit_code == 0 else RunState.FAILED).value
-    run.reason = _why_failed(exit_code)
+def _end(session: Session, run: Run, end_ns: int, record: RunRecord, now: int) -> None:
+    run.end_ns, run.exit_code = end_ns, record.exit_code
+    run.state = (RunState.FINISHED if record.exit_code == 0 else RunState.FAILED).value
+    if run.state == RunState.FAILED:
+        run.error = checks.line(record.error or "", ERROR_MAX) or None
+        run.oom_kills = record.oom_kills
+    run.reason = _why_failed(run)
     close_allocations(session, run)
     run.steps = counted_steps(session, run)
     session.flush()
     capture_flow.run_ended(session, run, now=now)
 
 
-def _why_failed(exit_code: int | None) -> str | None:
-    if exit_code == 0:
+def _why_failed(run: Run) -> str | None:
+    if run.exit_code == 0:
         return None
+    why = _how_ended(run.exit_code)
+    if run.oom_kills:
+        why += f"; the kernel killed {plural(run.oom_kills, 'process', 'processes')} of its group for lack of memory"
+    return why if run.error is None else f"{why}: {run.error}"
+
+
+def _how_ended(exit_code: int | None) -> str:
     if exit_code is None:
         return "ended without an exit code"
     if exit_code > 128:
         try:
             return f"ended by {signal.Signals(exit_code - 128).name}"
         except ValueError:
-            return f"ended with exit code {exit_code}"
+            pass
     return f"ended with exit code {exit_code}"
 
 
@@ -218,6 +228,8 @@ def _check(record: RunRecord, now: int) -> None:
         checks.count("exit_code", record.exit_code, most=255)
         if record.end_ns is None:
             raise Invalid("exit_code", record.exit_code, "null while end_ns is null")
+    if record.oom_kills is not None:
+        checks.count("oom_kills", record.oom_kills, most=checks.INT32_MAX)
 
 
 def _command(command: list[str]) -> list[str]:

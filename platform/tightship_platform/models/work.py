@@ -45,6 +45,10 @@ class Run(Base):
     state: Mapped[str] = mapped_column(String(16), index=True)
     reason: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None] = mapped_column(Integer)
+    error: Mapped[str | None] = mapped_column(Text)
+    """`type: message` of the uncaught exception that ended it; null where none is known."""
+    oom_kills: Mapped[int | None] = mapped_column(Integer)
+    """Processes that the kernel killed for lack of memory in its control group, if it failed; null: not known."""
     start_ns: Mapped[ns] = mapped_column(BigInteger, index=True)
     end_ns: Mapped[int | None] = mapped_column(BigInteger)
     last_seen_ns: Mapped[ns]
@@ -55,6 +59,8 @@ class Run(Base):
     """Optimizer steps of the furthest rank; null when no step counter reported."""
     accounted_ns: Mapped[int | None] = mapped_column(BigInteger)
     """When the account was last computed; null: never, or something arrived since that changes it."""
+    judged_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """The `accounted_ns` that the rules on samples last looked at; null: they have not."""
 
     workflow: Mapped[Workflow] = relationship(back_populates="runs")
     allocations: Mapped[list[Allocation]] = relationship(back_populates="run")

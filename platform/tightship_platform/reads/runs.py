@@ -51,6 +51,8 @@ def get_run(session: Session, key: str) -> dict[str, Any]:
         "external_id": run.external_id,
         "source": run.source,
         "ranks": run.ranks,
+        "error": run.error,
+        "oom_kills": run.oom_kills,
         "last_seen_ns": run.last_seen_ns,
         "offload": offload_of(session, run.id),
     }
