@@ -9,6 +9,8 @@ The plan and its errors are importable without torch; what needs torch is loaded
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -54,3 +56,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if os.environ.get("TIGHTSHIP_OFFLOAD_PLAN") or os.environ.get("TIGHTSHIP_OFFLOAD_MEASURE"):
+    # The launcher's code acts as soon as torch is there, and imports most of this package: at a moment when no module
+    # of it is half-way through its own imports.
+    with suppress(ImportError):
+        import_module("torch")

@@ -19,6 +19,7 @@ from tightship_offload.early import EarlyUpdates
 from tightship_offload.engine import Engine, has_engine
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.layers import Block, find_blocks
+from tightship_offload.machine import check_machine
 from tightship_offload.nvme import NvmeStore, NvmeTier
 from tightship_offload.optimizer import check_step
 from tightship_offload.parallel import Averaging, averaging, keep_out_others
@@ -83,7 +84,10 @@ def apply(
     if plan is not None:
         if window is not None or resident or layers is not None:
             raise OffloadError("apply was given a plan and a window by hand; give one of the two")
-        config = _from_plan(plan, model)
+        read = plan if isinstance(plan, Plan) else read_plan(plan)
+        if backend is None:
+            check_machine(read)
+        config = _from_plan(read, model)
     elif window is None:
         raise OffloadError("apply was given neither a plan nor a window; give plan='plan.yaml' or window=3")
     else:
@@ -171,9 +175,7 @@ def _open(
     return store
 
 
-def _from_plan(plan: str | os.PathLike[str] | Plan, model: nn.Module) -> WindowConfig:
-    if not isinstance(plan, Plan):
-        plan = read_plan(plan)
+def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
     names = None if plan.model.layers is None else (plan.model.layers,)
     differences = model_differences(plan.model, describe(model, find_blocks(model, names)))
     if differences:

@@ -152,7 +152,7 @@ class Engine:
         for name in OffloadStats.__dataclass_fields__:
             if name != "step":
                 setattr(counting, name, 0)
-        for call in self.on_step:
+        for call in tuple(self.on_step):
             call(self.last)
         self._step_ended_ns = now_ns
 

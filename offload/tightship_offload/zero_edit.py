@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from tightship_offload.attach import apply
@@ -22,9 +23,10 @@ from tightship_offload.clipping import clip_grad_norm_
 from tightship_offload.engine import engine_of
 from tightship_offload.errors import OffloadError
 from tightship_offload.integrations.one_line import OneLine, fits, planned_part
+from tightship_offload.integrations.state_in_place import leave_state_in_place
 from tightship_offload.integrations.zero_grad import wait_for_no_update
 from tightship_offload.interception import on_move, on_optimizer
-from tightship_offload.machine import check_machine
+from tightship_offload.lost_updates import warn_of_lost_updates
 from tightship_offload.owner import holders_of, is_alive
 from tightship_offload.plan import Clipping
 from tightship_offload.plan_file import read_plan
@@ -50,9 +52,10 @@ def _apply(path: str, *, optional: bool) -> None:
         _give_up(error, optional)
         return
     done: list[Optimizer] = []
+    refused: list[OffloadError] = []
 
     def met(optimizer: Optimizer) -> None:
-        if done:  # a job's other optimizers (of another model, or a copy) are its own
+        if done or refused:  # a job's other optimizers (of another model, or a copy) are its own
             return
         try:
             holders = holders_of(optimizer)
@@ -65,20 +68,31 @@ def _apply(path: str, *, optional: bool) -> None:
                     "in the script: tightship_offload.apply(model, optimizer, plan)"
                 )
             done.append(optimizer)
-            check_machine(plan)
             model = model or holders[0]
             apply(model, optimizer, plan)
             wait_for_no_update()
+            leave_state_in_place()
             report_to_run(engine_of(model), plan)
+            warn_of_lost_updates(engine_of(model), _say)
             if plan.optimizer.clipping is Clipping.SPECULATIVE:
                 # torch's reads every gradient, so that every early update would be taken back
                 torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
         except OffloadError as error:
+            refused.append(error)
             _give_up(error, optional)
 
+    def around(model: nn.Module) -> AbstractContextManager[None]:
+        if refused or planned_part(model, plan) is None:
+            return nullcontext()
+        try:
+            return OneLine(plan).layers_stay(model)
+        except OffloadError as error:
+            refused.append(error)
+            _give_up(error, optional)
+            return nullcontext()
+
     on_optimizer(met)
-    line = OneLine(plan)
-    on_move(lambda model: nullcontext() if planned_part(model, plan) is None else line.layers_stay(model))
+    on_move(around)
 
 
 def _measure(record: Path, steps: int) -> None:

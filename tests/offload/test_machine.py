@@ -45,3 +45,21 @@ def test_what_differs_is_named(changes: dict[str, object], said: str) -> None:
     assert said in str(caught.value)
     assert str(caught.value).startswith("The plan is for another machine: ")
     assert "\n" not in str(caught.value)
+
+
+def test_applying_it_in_a_script_is_refused_before_anything_changes() -> None:
+    import torch
+    from offload_exactness import Model
+
+    import tightship_offload as offload
+    from tightship_offload.attach import describe
+    from tightship_offload.layers import find_blocks
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ours = replace(plan(), model=describe(model, find_blocks(model)))
+    with pytest.raises(PlanError, match="The plan is for another machine: the plan counts on 10000 cores"):
+        offload.apply(model, optimizer, replace(ours, hardware=plan(cores=10_000).hardware))
+    assert type(optimizer) is torch.optim.SGD
+    offload.apply(model, optimizer, ours)
+    offload.engine_of(model).remove()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.torch
 
@@ -70,13 +71,18 @@ BLOCK = 32 * 2 + (32 * 64 + 64) + (64 * 32 + 32)
 PLAN = f"version: 1\nmodel: {{name: Net, layer_parameters: {[BLOCK] * 4}}}\nwindow: {{slots: 2, resident: [0]}}\n"
 
 
-def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+def run(tmp_path: Path, *arguments: str, script: str = SCRIPT, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "train.py"
+    path.write_text(script)
     env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
     env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
     return subprocess.run(
-        [sys.executable, str(script), *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, str(path), *arguments],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
     )
 
 
@@ -109,6 +115,42 @@ def test_a_plan_that_does_not_apply_ends_the_job_with_one_line(tmp_path: Path, t
     assert said in done.stderr and done.stderr.startswith("tightship: ")
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+OTHER_MACHINE = (
+    "hardware: {device: NVIDIA H200, device_bytes: 1, host_bytes: 1, cores: 1, h2d_bytes_per_s: 1.0, "
+    "d2h_bytes_per_s: 1.0, h2d_duplex_bytes_per_s: 1.0, d2h_duplex_bytes_per_s: 1.0, adam_params_per_s: {1: 1.0}}\n"
+)
+
+
+def test_a_plan_for_another_machine_ends_the_job_when_it_would_be_applied(tmp_path: Path) -> None:
+    plan = planned(tmp_path, PLAN + OTHER_MACHINE)
+    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tightship: The plan is for another machine: the plan is for a 'NVIDIA H200'")
+    assert len(done.stderr.splitlines()) == 1
+    without = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_OFFLOAD_OPTIONAL="1")
+    assert (without.returncode, without.stdout.split()[1]) == (0, "ordinary")
+    assert without.stderr.endswith("; the job runs without the plan\n") and len(without.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("first", ["", ".engine"])
+def test_a_script_may_import_the_runtime_first(tmp_path: Path, first: str) -> None:
+    script = f"import tightship_offload{first}\nprint(tightship_offload.apply.__name__)\n{SCRIPT}"
+    done = run(tmp_path, "sgd", script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split()[::2] == ["apply", "offloaded"]
+
+
+def test_updates_during_backward_that_are_lost_in_every_step_are_told_once(tmp_path: Path) -> None:
+    early = "optimizer: {start: during-backward, clipping: speculative}\nloop: {micro_batches: 2, clip_norm: 1.0}\n"
+    reading = SCRIPT.replace("range(10)", "range(15)").replace(
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "[p.grad.norm() for p in model.parameters()]"
+    )
+    done = run(tmp_path, "plain", script=reading, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, PLAN + early))
+    assert (done.returncode, done.stdout.split()[1]) == (0, "offloaded")
+    assert len(done.stderr.splitlines()) == 1
+    assert "taken back in each of the last 10 steps" in done.stderr and "plan without --early" in done.stderr
 
 
 def test_an_optional_plan_that_does_not_apply_leaves_the_job_alone(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ pytest.importorskip("lightning", reason="lightning is not installed")
 
 import lightning  # noqa: E402
 from early_updates import EARLY, Watch  # noqa: E402
+from lightning.pytorch.strategies import SingleDeviceStrategy  # noqa: E402
+from lightning.pytorch.strategies import strategy as lightning_strategy  # noqa: E402
 from offload_scripts.train_lightning import Own, Wrapped, train  # noqa: E402
 from saved_files import contents, different  # noqa: E402
 
@@ -19,6 +21,7 @@ import tightship_offload as offload  # noqa: E402
 from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
 from tightship_offload.engine import has_engine  # noqa: E402
 from tightship_offload.integrations.lightning import OffloadStrategy  # noqa: E402
+from tightship_offload.integrations.state_in_place import leave_state_in_place  # noqa: E402
 
 pytestmark = pytest.mark.torch
 BUT = ("/callbacks/", "/loops/")
@@ -98,6 +101,26 @@ def test_the_window_is_there_while_the_module_is_fitted_and_gone_after(tmp_path:
     fetches.clear()
     train(tmp_path / "again", lambda: module, strategy=OffloadStrategy({"window": 2}))  # it can be fitted once more
     assert len(fetches) == 24 and not has_engine(module)
+
+
+def test_resuming_under_the_launcher_leaves_the_state_of_layers_that_move_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lightning_strategy, "_optimizer_to_device", lightning_strategy._optimizer_to_device)
+    leave_state_in_place()
+    for window in (True, False):
+        module = Own()
+        optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+        if window:
+            offload.apply(module, optimizer, window=2)
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        strategy = SingleDeviceStrategy(device=torch.device("meta"))
+        strategy.optimizers = [optimizer]
+        strategy.load_optimizer_state_dict({"optimizer_states": [optimizer.state_dict()]})
+        moments = [state["exp_avg"] for state in optimizer.state.values()]
+        assert {moment.device.type for moment in moments} == {"cpu" if window else "meta"}
 
 
 def test_a_module_that_is_only_validated_has_no_window() -> None:
