@@ -2,6 +2,7 @@
 
 The machine is as simple as can be: a call takes CALL, a kernel starts LATENCY after its call began, GAP after the event
 before it in its stream and when what its stream waits for has ended; a call that waits returns RETURN after that.
+Recorded are calls and kernels; `told`, also what calls and streams wait for, as CUPTI's synchronisation records say it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ Command = Think | Kernel | Sync | Read | Wait | Backward
 class Recorded:
     """One run of a program."""
 
+    told: bool = False
     made: DeviceTrace = field(default_factory=DeviceTrace)
     bounds: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
@@ -109,6 +111,12 @@ class Recorded:
         self._now = max(self._now + CALL, until)
         return link
 
+    def _tell(self, name: str, link: int, stream: int | None, other: int = -1) -> None:
+        if self.told:
+            on = -1 if stream is None else stream
+            args = {"device": 0, "stream": on, "wait_on_stream": other, "correlation": link}
+            self.made.add_ns("cuda_sync", name, self._now, self._now, pid=0, tid=on, **args)
+
     def _started(self, stream: int, late: int = 0) -> int:
         free = self._free.get(stream)
         ready = self._now + LATENCY if free is None else max(self._now + LATENCY, free + GAP)
@@ -127,9 +135,11 @@ class Recorded:
                 self.made.on_device(start, start + command.ns, name=command.tag, link=link, stream=command.stream)
                 self._free[command.stream] = start + command.ns
             case Sync():
-                ends = [end for stream, end in self._free.items() if command.stream in (None, stream)]
+                work = [*self._free.items(), *self._held.items()]  # what a stream waits for is work of its own
+                ends = [end for stream, end in work if command.stream in (None, stream)]
                 name = "cudaDeviceSynchronize" if command.stream is None else "cudaStreamSynchronize"
-                self._call(name, max(ends, default=-RETURN) + RETURN)
+                link = self._call(name, max(ends, default=-RETURN) + RETURN)
+                self._tell("Context Sync" if command.stream is None else "Stream Sync", link, command.stream)
             case Read():
                 start = self._started(command.stream)
                 link = self._call("cudaMemcpyAsync", start + command.ns + RETURN)
@@ -142,8 +152,8 @@ class Recorded:
                 )
                 self._free[command.stream] = start + command.ns
             case Wait():
-                self._call("cudaStreamWaitEvent")
-                self._held[command.stream] = self._free.get(command.other, 0)
+                self._tell("Stream Wait Event", self._call("cudaStreamWaitEvent"), command.stream, command.other)
+                self._held[command.stream] = max(self._free.get(command.other, 0), self._held.get(command.other, 0))
             case Backward():
                 self._now += HAND_OVER
                 self._thread = BACKWARD
@@ -159,9 +169,9 @@ class Recorded:
             self.spans.setdefault(tag, []).append((begin, self._now))
 
 
-def run(step: Sequence[Command], steps: int = 4) -> Recorded:
+def run(step: Sequence[Command], steps: int = 4, *, told: bool = False) -> Recorded:
     """Run a step again and again. The last mark only closes the last step."""
-    recorded = Recorded()
+    recorded = Recorded(told=told)
     for number in range(steps):
         recorded._mark()
         begin = recorded._now

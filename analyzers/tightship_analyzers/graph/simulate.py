@@ -6,13 +6,14 @@ One pass over the edges in order: a node happens as soon as the last of its edge
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
 
 from tightship_analyzers.graph.edits import Edits, Float64s
 from tightship_analyzers.graph.model import Edge, Graph, Node
-from tightship_analyzers.trace.columns import Int32s, Int64s
+from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 
 EDGES_AT_ONCE = 65_536
@@ -130,18 +131,25 @@ def _drop_syncs(graph: Graph, edits: Edits, delay: Int64s) -> None:
 
 
 def _drop_launches(graph: Graph, edits: Edits, dur: Int64s, delay: Int64s) -> None:
-    """An event that is gone, or that starts with the one before it, needs no launch and leaves no gap."""
-    rows = edits.joined | {row for row, left in edits.device.items() if left == 0}
-    if not rows:
+    """An event that is gone, or that starts with the one before it, needs no launch and leaves no gap. What it waited
+    for holds the next one of its stream, and whoever waits for the stream; where it is gone, that leaves no gap either.
+    """
+    gone = {row for row, left in edits.device.items() if left == 0}
+    if not gone | edits.joined:
         return
+    without_launch = _into(graph, gone | edits.joined)
+    delay[without_launch & ((graph.edge == Edge.LAUNCH) | (graph.edge == Edge.ANCHOR))] = -1
+    closed = without_launch & (graph.edge == Edge.STREAM)
+    closed |= _into(graph, gone) & ((graph.edge == Edge.WAIT) | (graph.edge == Edge.INFERRED))
+    delay[closed] = np.minimum(delay[closed], dur[graph.src[closed]])
+
+
+def _into(graph: Graph, rows: AbstractSet[int]) -> Bools:
+    """(edges,) which lead to one of these device events."""
     nodes = np.zeros(len(graph), dtype=np.bool_)
     device = graph.device
     nodes[device[np.isin(graph.row[device], list(rows))]] = True
-    into = nodes[graph.dst]
-    delay[into & (graph.edge == Edge.LAUNCH)] = -1
-    delay[into & (graph.edge == Edge.ANCHOR)] = -1
-    chained = into & (graph.edge == Edge.STREAM)
-    delay[chained] = np.minimum(delay[chained], dur[graph.src[chained]])
+    return nodes[graph.dst]
 
 
 def run_of(graph: Graph, time_ns: Int64s, dur: Int64s) -> Run:

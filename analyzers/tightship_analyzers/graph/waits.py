@@ -80,6 +80,8 @@ def host_waits(trace: Trace, streams: Streams) -> HostWaits:
     event = np.concatenate([wanted for _, wanted, *_ in pairs])
     of_start = np.concatenate([np.full(len(calls), start) for calls, _, start, _ in pairs])
     queue = np.concatenate([np.full(len(calls), queued) for calls, *_, queued in pairs])
+    begun = events.start_ns[event] <= trace.launches.end_ns[call]  # else nobody can have waited for it
+    call, event, of_start, queue = call[begun], event[begun], of_start[begun], queue[begun]
     named = np.isin(blocks, (Blocks.DEVICE, Blocks.STREAM, Blocks.EVENT))
     rows, place = np.unique(np.append(np.flatnonzero(named), call), return_inverse=True)
     place = place[int(named.sum()) :]
@@ -103,8 +105,8 @@ def _by_name(trace: Trace, streams: Streams, blocks: np.ndarray) -> list[tuple[I
     ended = np.full(len(calls), np.iinfo(np.int64).min)
     latest_row, current_row = np.full(len(calls), -1, dtype=np.int64), np.full(len(calls), -1, dtype=np.int64)
     for place, stream in streams.busiest:
-        # The last event of the stream that each call can have waited for.
-        row = stream.last(begin, latest)
+        # The last event of the stream that each call can have waited for; what is a guess is none against the clock.
+        row = stream.last(begin, np.where(everything, latest, launches.end_ns[calls]))
         known = everything & (row >= 0)
         found.append((calls[known], row[known]))
         end = np.where(row >= 0, events.end_ns[row], np.iinfo(np.int64).min)

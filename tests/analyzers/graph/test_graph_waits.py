@@ -66,6 +66,14 @@ def test_a_stream_sync_waits_for_what_ended_while_it_lasted(made: DeviceTrace, t
     assert awaited(trace, known.graph, "cudaStreamSynchronize") == ["short"], "the long one had not ended"
 
 
+def test_a_stream_sync_waited_for_nothing_that_began_after_its_return(made: DeviceTrace, tmp_path: Path) -> None:
+    made.pair((1_000, 5_000), (24_500, 25_500), name="later")
+    made.call(20_000, 24_000, name="cudaStreamSynchronize")
+    trace, known = graph_of(made, tmp_path)
+    assert awaited(trace, known.graph, "cudaStreamSynchronize") == []
+    assert known.mean_error_frac == 0, "the call takes its time all the same"
+
+
 def test_a_recorded_sync_waits_for_its_stream(made: DeviceTrace, tmp_path: Path) -> None:
     two_streams(made)
     call = made.call(20_000, 105_000, name="cudaStreamSynchronize")
