@@ -94,12 +94,15 @@ class RankAnalysis:
     """The longest waits of the device, see `evidence.timeline`."""
 
 
-def analyze_file(source: str, wanted: Wanted, progress: Progress | None = None) -> RankAnalysis | int | None:
+def analyze_file(
+    source: str, wanted: Wanted, progress: Progress | None = None, processes: int = 1
+) -> RankAnalysis | int | None:
     """Read and judge one file; the rank that it names where that is not the one wanted.
 
+    :param processes: that may read it, see `trace.open`.
     :raises TightshipError: it cannot be read, holds no events, or has not the step that is wanted.
     """
-    trace = open_source(source, progress)
+    trace = open_source(source, progress, processes)
     if wanted.rank is not None and trace.rank != wanted.rank:
         return trace.rank
     if not trace.events:

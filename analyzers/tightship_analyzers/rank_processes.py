@@ -35,11 +35,14 @@ def cores() -> int:
 def analyze_files(
     sources: Sequence[str], wanted: Wanted, *, jobs: int = 1, told: Told | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Each file with its outcome, as they become ready; `jobs` at once, in this process where that is one."""
+    """Each file with its outcome, as they become ready; `jobs` at once, in this process where that is one.
+
+    A single file is read by two processes where `jobs` allows it, and judged in this one.
+    """
     tell = told or (lambda source, done, total: None)
     if jobs <= 1 or len(sources) <= 1:
         for source in sources:
-            yield source, _here(source, wanted, tell)
+            yield source, _here(source, wanted, tell, processes=min(jobs, 2))
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([analyze_file.__module__])
@@ -83,9 +86,9 @@ def _received(connection: Connection, source: str, process: ForkServerProcess) -
         return "done", TightshipError(f"The process that read {shown(source)} {how}; analyze this file alone")
 
 
-def _here(source: str, wanted: Wanted, tell: Told) -> Outcome:
+def _here(source: str, wanted: Wanted, tell: Told, processes: int = 1) -> Outcome:
     try:
-        return analyze_file(source, wanted, lambda done, total: tell(source, done, total))
+        return analyze_file(source, wanted, lambda done, total: tell(source, done, total), processes)
     except TightshipError as error:
         return error
 

@@ -29,14 +29,14 @@ def sources_of(path: str) -> list[str]:
         return [path]
 
 
-def open_source(source: str, progress: Progress | None = None) -> Trace:
-    """One rank's trace.
+def open_source(source: str, progress: Progress | None = None, processes: int = 1) -> Trace:
+    """One rank's trace, see `trace.open`.
 
     :raises TightshipError: it cannot be read.
     """
     match = _TABLE.fullmatch(source)
     if match is None:
-        return traces.open(source, progress=progress)
+        return traces.open(source, progress=progress, processes=processes)
     from tightship_analyzers import stragglers
 
     table = stragglers.open(match["path"])

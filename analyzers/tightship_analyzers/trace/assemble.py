@@ -300,7 +300,7 @@ class Assembler:
             self.warnings.append(f"left out: {plural(self._negative, 'event')} with a negative duration")
         for category, count in sorted(columns.unknown.items())[:10]:
             self.warnings.append(f"left out: {plural(count, 'event')} of unknown category {category!r}")
-        if columns.names.full or columns.shapes.full or columns.threads.full:
+        if columns.full:
             self.warnings.append("more distinct names, shapes or threads than the limits allow; the rest share one")
 
 

@@ -32,7 +32,8 @@ class TextSource:
         self.damage: str | None = None
         """Why the compressed stream ended early; None while it is sound."""
         self._progress = progress
-        self._read_bytes = 0
+        self.read_bytes = 0
+        """Of the file, so far."""
         self._text_bytes = 0
         self._file_bytes = 0
 
@@ -102,7 +103,7 @@ class TextSource:
             try:
                 block = decompressor.decompress(step, self.limits.block_bytes)
             except (igzip_lib.error, ValueError) as error:  # type: ignore[misc]
-                self.damage = f"the gzip stream is damaged near byte {self._read_bytes} of the file ({error})"
+                self.damage = f"the gzip stream is damaged near byte {self.read_bytes} of the file ({error})"
                 return
             if block:
                 yield block
@@ -128,10 +129,14 @@ class TextSource:
                 return b""
             return member
 
+    def told_whole(self) -> None:
+        """Progress: another process has read the rest."""
+        self._advance(self._file_bytes - self.read_bytes)
+
     def _advance(self, count: int) -> None:
-        self._read_bytes += count
+        self.read_bytes += count
         if self._progress is not None and count > 0:
-            self._progress(self._read_bytes, self._file_bytes)
+            self._progress(self.read_bytes, self._file_bytes)
 
     def _count(self, size: int) -> None:
         self._text_bytes += size
@@ -141,7 +146,7 @@ class TextSource:
                 f"Trace {self.source} holds more than {format_bytes(limits.text_bytes)} of text at byte {text}; "
                 "record a shorter window"
             )
-        if text > limits.ratio_from_bytes and text > limits.ratio * self._read_bytes:
+        if text > limits.ratio_from_bytes and text > limits.ratio * self.read_bytes:
             raise TraceError(
                 f"Trace {self.source} unpacks to more than {limits.ratio} times its size at byte {text}; "
                 "that is no trace but a decompression bomb"

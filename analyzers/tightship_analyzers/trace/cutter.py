@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.kineto_events import (
@@ -36,10 +36,20 @@ KEPT_MEMBER_BYTES = 2**16
 KEPT_MEMBERS = 1000
 
 
+class Second(Protocol):
+    """Another reader of the same text, see [Note: the second reader]."""
+
+    def begins_at(self) -> int:
+        """The byte of the text from which on it reads; -1 while it has not told."""
+
+    def members(self) -> dict[str, Any] | None:
+        """Waits until it has read to the end: the top-level entries; None where it did not get there soundly."""
+
+
 class Cutter:
     """Iterating yields lists of decoded events; afterwards `members`, `lost` and `warnings` tell the rest."""
 
-    def __init__(self, text: TextSource, limits: Limits) -> None:
+    def __init__(self, text: TextSource, limits: Limits, second: Second | None = None) -> None:
         self.members: dict[str, Any] = {}
         """The small top-level entries beside the events."""
         self.lost = 0
@@ -47,11 +57,16 @@ class Cutter:
         self.warnings: list[str] = []
         self.cut_off = False
         """The list of events ends early."""
+        self.rest_is_elsewhere = False
+        """The other reader has the events that are missing here."""
+        self._second = second
+        self._second_at = -1
         self._text = text
         self._blocks = iter(text)
         self._limits = limits
         self._data = b""
-        self._offset = 0
+        self.offset = 0
+        """The byte of the text at which the window begins."""
         self._first_lost_at = -1
         self._separator: bytes | None = None
         self._found = False
@@ -73,10 +88,10 @@ class Cutter:
             raise self._not_json(first)
         if not self._found:
             cut = "the file is cut off" if self._ended_early else "it is JSON without `traceEvents`"
-            raise TraceError(f"{self._text.source} is not a trace: {cut} at byte {self._offset + len(self._data)}")
-        if not self._ended_early:
+            raise TraceError(f"{self._text.source} is not a trace: {cut} at byte {self.offset + len(self._data)}")
+        if not self._ended_early and not self.rest_is_elsewhere:
             if self._next():
-                self.warnings.append(f"text after the end of the trace, from byte {self._offset}, was left out")
+                self.warnings.append(f"text after the end of the trace, from byte {self.offset}, was left out")
             if self._text.damage:
                 self.warnings.append(f"{self._text.damage}, but the trace in it is whole")
         if self.lost:
@@ -95,9 +110,9 @@ class Cutter:
 
     def _not_json(self, first: bytes) -> TraceError:
         if not first:
-            why = self._text.damage or f"it is empty at byte {self._offset}"
+            why = self._text.damage or f"it is empty at byte {self.offset}"
         else:
-            why = f"it starts with {self._data[:12]!r} at byte {self._offset}"
+            why = f"it starts with {self._data[:12]!r} at byte {self.offset}"
         return TraceError(f"{self._text.source} is not JSON: {why}; expected a Kineto trace (.json or .json.gz)")
 
     # -- the window over the text ------------------------------------------------------------------------------
@@ -122,14 +137,14 @@ class Cutter:
         size = len(self._data)
         if size >= self._limits.event_bytes:
             raise TraceError(
-                f"{self._text.source}: {what} at byte {self._offset} is longer than "
+                f"{self._text.source}: {what} at byte {self.offset} is longer than "
                 f"{format_bytes(self._limits.event_bytes)}; no profiler writes that"
             )
         self._fill(min(2 * size + 1, self._limits.event_bytes))
         return len(self._data) > size
 
     def _drop(self, count: int) -> None:
-        self._offset += count
+        self.offset += count
         self._data = self._data[count:]
 
     def _next(self, skipped: bytes = SPACE) -> bytes:
@@ -141,9 +156,9 @@ class Cutter:
                 return self._data[:1]
 
     def _cut_off(self, what: str) -> None:
-        end = self._offset + len(self._data)
+        end = self.offset + len(self._data)
         why = self._text.damage or "the file is cut off"
-        self.warnings.append(f"{why} at byte {end} of the text, {what}; everything before byte {self._offset} was read")
+        self.warnings.append(f"{why} at byte {end} of the text, {what}; everything before byte {self.offset} was read")
         self._ended_early = True
 
     # -- the top level -----------------------------------------------------------------------------------------
@@ -172,12 +187,12 @@ class Cutter:
             if name == "traceEvents":
                 if self._next() != b"[":
                     raise TraceError(
-                        f"{self._text.source} is not a trace: `traceEvents` at byte {self._offset} is no array"
+                        f"{self._text.source} is not a trace: `traceEvents` at byte {self.offset} is no array"
                     )
                 self._drop(1)
                 self._found = True
                 yield from self._events()
-                if self._ended_early:
+                if self._ended_early or self.rest_is_elsewhere:
                     return
             elif not self._member(name):
                 self._cut_off(f"inside the top-level entry {name[:40]!r}")
@@ -192,7 +207,7 @@ class Cutter:
             try:
                 self.members[name] = json.loads(self._data[:end].decode("utf-8", "replace"))
             except (ValueError, RecursionError):
-                self.warnings.append(f"the top-level entry {name[:40]!r} before byte {self._offset + end} is not JSON")
+                self.warnings.append(f"the top-level entry {name[:40]!r} before byte {self.offset + end} is not JSON")
         self._drop(end)
         return True
 
@@ -216,7 +231,7 @@ class Cutter:
 
     def _events(self) -> Iterator[list[Event]]:
         """Up to and with the closing bracket, or the end of the text."""
-        while True:
+        while not self._ask_the_second():
             first = self._next(SPACE + b",")
             if first == b"]":
                 self._drop(1)
@@ -238,14 +253,42 @@ class Cutter:
             if events:
                 yield events
 
+    def _ask_the_second(self) -> bool:
+        """The window begins where another reader read from, and that one came to the end."""
+        if self._second is None:
+            return False
+        self._second_at = self._second.begins_at()
+        if not 0 <= self._second_at <= self.offset:
+            return False
+        members = self._second.members() if self._second_at == self.offset else None
+        self._second, self._second_at = None, -1
+        self.rest_is_elsewhere = members is not None
+        self.members |= members or {}
+        return self.rest_is_elsewhere
+
+    def skip(self, file_bytes: int) -> bool:
+        """Leaves events out until so much of the file was read; False where it is not clear where one ends there."""
+        while self._text.read_bytes < file_bytes:
+            self._drop(len(self._data))
+            if not self._more():
+                return False
+        self._fill(self._limits.block_bytes)
+        place = self._data.find(self._separator) if self._separator is not None else -1
+        if self._separator is None or place < 0:
+            return False
+        self._drop(place + self._separator.index(b"}") + 1)
+        return True
+
     def _quickly(self) -> list[Event] | None:
-        """All events up to the last separator in the window, if they decode."""
+        """All events up to the last separator in the window, or up to where another reader began, if they decode."""
         if self._separator is None:
             return None
         place = self._data.rfind(self._separator)
         if place <= 0:
             return None
         end = place + self._separator.index(b"}") + 1
+        if 0 < self._second_at - self.offset < end:
+            end = self._second_at - self.offset
         try:
             events = decode(memoryview(self._data)[:end])
         except Undecodable:
@@ -307,7 +350,7 @@ class Cutter:
 
     def _lose(self, count: int) -> None:
         if count and not self.lost:
-            self._first_lost_at = self._offset
+            self._first_lost_at = self.offset
         self.lost += count
 
     def _rest(self) -> list[Event] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import struct
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,11 +46,16 @@ class Interned(dict[Key, int]):
 
     def numbers(self, keys: Iterable[Key]) -> Array:
         """The number of each key."""
-        return np.array(list(map(self.__getitem__, keys)), dtype=np.int32)
+        return int32s(list(map(self.__getitem__, keys)))
 
 
 Array = np.ndarray[Any, Any]
 """One column, whatever its element type."""
+
+
+def int32s(values: list[int]) -> Array:
+    """Small integers as a column."""
+    return np.frombuffer(struct.pack(f"{len(values)}i", *values), dtype=np.int32)
 
 
 SETTLED_ROWS = 2**16
@@ -85,6 +91,12 @@ class Gathered:
     def parts(self, name: str) -> list[Array]:
         """One column in pieces, as it stands."""
         return self._parts.get(name, [])
+
+    def portions(self) -> Iterator[tuple[int, dict[str, Array]]]:
+        """(rows, columns) piece by piece, in order; they are given up as they go."""
+        while self._parts and all(self._parts.values()):
+            portion = {name: parts.pop(0) for name, parts in self._parts.items()}
+            yield len(next(iter(portion.values()))), portion
 
     def columns(self) -> list[str]:
         """The columns that were not taken yet."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from tightship_analyzers.trace.gathering import Array, Gathered, Interned
+from tightship_analyzers.trace.gathering import Array, Gathered, Interned, int32s
 from tightship_analyzers.trace.kineto_events import (
     Args,
     Complete,
@@ -133,6 +133,46 @@ class EventColumns:
         """Events whose category has no table, by category."""
         self._limits = limits
 
+    @property
+    def full(self) -> bool:
+        """There were more distinct names, threads or shapes than the limits allow."""
+        return self.names.full or self.threads.full or self.shapes.full
+
+    def portions(self) -> Iterator[Any]:
+        """All that was gathered, in pieces that another process can take; it is given up."""
+        yield (
+            self.events,
+            (list(self.names), list(self.threads), list(self.shapes)),
+            (dict(self.unknown), self.process_names, self.thread_names),
+        )
+        for number, gathered in enumerate(self._every()):
+            for rows, columns in gathered.portions():
+                yield number, rows, columns
+
+    def append(self, portions: Iterator[Any]) -> None:
+        """The portions of the events that come after those seen so far; the result is as if they had been added."""
+        events, (names, threads, shapes), (unknown, process_names, thread_names) = next(portions)
+        self.events += events
+        known = {"name": self.names.numbers(names), "tid": self.threads.numbers(threads)}
+        known |= {"group": known["name"], "dtype": known["name"], "shapes": self.shapes.numbers(shapes)}
+        # A number of -1 means that there is none: the extra last cell answers for it.
+        known = {column: np.append(numbers, np.int32(-1)) for column, numbers in known.items()}
+        for category, count in unknown.items():
+            self.unknown[category] += count
+        self.process_names |= process_names
+        self.thread_names |= thread_names
+        before = self.tables[HOST_OPS].rows, self.tables[KERNELS].rows
+        every = self._every()
+        for number, rows, columns in portions:
+            for column in columns.keys() & known.keys():
+                columns[column] = known[column][columns[column]]
+            if every[number] is self.collectives:
+                columns["row"] = columns["row"] + np.where(columns["on_device"], before[1], before[0])
+            every[number].add(rows, **columns)
+
+    def _every(self) -> tuple[Gathered, ...]:
+        return *self.tables, self.memory, self.flow_starts, self.flow_ends, self.collectives
+
     def add(self, events: Sequence[Event]) -> None:
         """One block of events."""
         self.events += len(events)
@@ -209,11 +249,11 @@ class EventColumns:
                 continue
             key = bytes(dims), b"" if a.types is UNSET else bytes(a.types)
             numbers.append(shapes[key] if len(key[0]) <= limit and len(key[1]) <= limit else -1)
-        return np.array(numbers, dtype=np.int32)
+        return int32s(numbers)
 
     def _blocks(self, args: Sequence[Args]) -> Array:
         known = self.grids
-        return np.array([MISSING if a.grid is UNSET else known[bytes(a.grid)] for a in args], dtype=np.int64)
+        return integers([MISSING if a.grid is UNSET else known[bytes(a.grid)] for a in args])
 
     def _collectives(self, table: int, args: list[Args]) -> None:
         rows = [row for row, a in enumerate(args) if a.collective is not None]
@@ -242,7 +282,7 @@ class EventColumns:
             return self.threads.numbers(zip(pids, tids, strict=True))
         # Most groups are of one process: a number as key is found much sooner than a pair.
         rows = {tid: self.threads[pids[0], tid] for tid in dict.fromkeys(tids)}
-        return np.array(list(map(rows.__getitem__, tids)), dtype=np.int32)
+        return int32s(list(map(rows.__getitem__, tids)))
 
     def _instants(self, group: list[Instant]) -> None:
         group = [event for event in group if event.cat == "cpu_instant_event" and event.args.bytes is not None]

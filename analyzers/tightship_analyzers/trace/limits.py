@@ -36,5 +36,8 @@ class Limits:
     block_bytes: int = 2**19
     """Text that is decoded at a time; measured: with four times as much the events no longer stay in the cache."""
 
+    second_reader_bytes: int = 8 * 2**20
+    """A packed file of so many bytes is worth a second process, see [Note: the second reader]."""
+
 
 DEFAULT_LIMITS = Limits()

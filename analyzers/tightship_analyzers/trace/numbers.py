@@ -6,6 +6,7 @@ before anybody can round it. So times are taken from the text itself.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal, InvalidOperation
 
@@ -86,8 +87,9 @@ def nanosecond(token: bytes) -> int:
 def integers(values: list[int | str | None]) -> Int64s:
     """Values as JSON gave them → int64; text such as "12" or "0x1f" counts, anything else is `MISSING`."""
     try:
-        return np.array(values, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
+        # Several times as fast as np.array, which looks at each value more than once.
+        return np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
+    except struct.error:
         return np.array([integer(value) for value in values], dtype=np.int64)
 
 
