@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -194,30 +195,29 @@ class _Reading:
         sizes: dict[int, Counter[tuple[int, int]]] = {}
         rest: Counter[int] = Counter()
         types: Counter[str] = Counter()
-        last = -1
+        begins = [one.start_ns for one in self.forwards]
         for row, owner in self._attributed():
-            if owner is not None:
-                last = owner[0]
-            if int(self.ops.name[row]) != accumulates or last < 0:
+            # Outside of the layers, a gradient is of the forward before it.
+            number = bisect(begins, int(self.ops.start_ns[row])) - 1 if owner is None else owner[0]
+            if int(self.ops.name[row]) != accumulates or number < 0:
                 continue
             size, kind = self._gradient(row, inner)
             types[kind] += size
             if owner is None:
-                rest[last] += size
+                rest[number] += size
             else:
-                sizes.setdefault(owner[0], Counter())[owner] += size
+                sizes.setdefault(number, Counter())[owner] += size
         if not sizes or not types:
             raise PlanError("The trace shows no parameters' sizes; record with shapes (tightship profile --shapes)")
-        counts = [
-            round(median(by_owner[(forward, i)] for forward, by_owner in sizes.items())) for i in range(self.count)
-        ]
+        # The most that a backward shows: the recording may have begun or ended within one.
+        counts = [max(by_owner[(forward, i)] for forward, by_owner in sizes.items()) for i in range(self.count)]
         if not all(counts):
             empty = self.layers.names[counts.index(0)]
             raise PlanError(f"No parameter of layer {empty} was seen in the trace; are its weights frozen?")
         kind = types.most_common(1)[0][0]
         if kind not in _DTYPES:
             raise PlanError(f"The model's gradients are {kind!r}; plans know float, c10::BFloat16 and c10::Half")
-        return counts, round(median(rest.get(forward, 0) for forward in sizes)), _DTYPES[kind]
+        return counts, max(rest.values(), default=0), _DTYPES[kind]
 
     def _gradient(self, row: int, inner: int) -> tuple[int, str]:
         """Numbers and element type of the gradient that a node accumulates; the shape is on the node or just inside."""
