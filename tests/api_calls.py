@@ -7,7 +7,6 @@ import hashlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.api import create_app
 from tightship_platform.client import API, ApiClient
@@ -45,7 +45,7 @@ class Served:
         """A plain HTTP client of its API."""
         if token:
             headers["authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=self.url + API, headers=headers, trust_env=False, timeout=30)
+        return httpx.Client(base_url=self.url + API, headers=headers, trust_env=False, timeout=PATIENCE_S)
 
     def api(self, token: str = "") -> ApiClient:
         """The client that agents and the command line use."""
@@ -61,11 +61,8 @@ def serving(settings: Settings, host: str = "127.0.0.1") -> Iterator[Served]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        deadline = time.monotonic() + 30
-        while not server.started:
-            assert thread.is_alive(), "the server ended at its start"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: server.started or not thread.is_alive())
+        assert server.started, "the server ended at its start"
         yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, settings)
     finally:
         server.should_exit = True
@@ -107,16 +104,26 @@ def sha256(data: bytes) -> str:
 class Capture:
     """Walks one capture through the API as agent and launcher do."""
 
-    def __init__(self, http: httpx.Client, *, pids: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        http: httpx.Client,
+        *,
+        pids: dict[int, int] | None = None,
+        run: str = RUN,
+        workflow: str = "vision",
+        info: dict[str, int] | None = None,
+        **params: Any,
+    ) -> None:
         self.http = http
+        self.run = run
         self.pids = pids or {0: 100}
-        ok(http.post("/runs", json=run_record()))
-        ok(http.post("/hosts/heartbeat", json=heartbeat(pids=self.pids)))
-        self.key: str = ok(http.post("/captures", json={"target": RUN}))["capture"]
+        ok(http.post("/runs", json=run_record(run, workflow=workflow)))
+        ok(http.post("/hosts/heartbeat", json=heartbeat(run, pids=self.pids) | {"info": info or {}}))
+        self.key: str = ok(http.post("/captures", json={"target": run, "params": params}))["capture"]
 
     def lease(self) -> list[dict[str, Any]]:
         """What the agent of the host is given."""
-        leases: list[dict[str, Any]] = ok(self.http.post("/captures/lease", json={"host": HOST, "runs": [RUN]}))[
+        leases: list[dict[str, Any]] = ok(self.http.post("/captures/lease", json={"host": HOST, "runs": [self.run]}))[
             "leases"
         ]
         return leases

@@ -77,7 +77,7 @@ def read_mapping(path: str | os.PathLike[str], kind: str, maker: str, version: i
     except (OSError, ValueError) as error:
         raise PlanError(f"{kind} {shown} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
-        return _mapping(text, version)
+        return parse_mapping(text, version)
     except PlanError as error:
         raise PlanError(f"{kind} {shown}: {error}") from None
 
@@ -87,10 +87,14 @@ def parse_plan(text: str) -> Plan:
 
     :raises PlanError: it is no YAML, or no plan.
     """
-    return Plan.from_mapping(_mapping(text, VERSION), "plan")
+    return Plan.from_mapping(parse_mapping(text, VERSION), "plan")
 
 
-def _mapping(text: str, version: int) -> dict[Any, Any]:
+def parse_mapping(text: str, version: int) -> dict[Any, Any]:
+    """The data of a versioned YAML text, not checked beyond that.
+
+    :raises PlanError: it is too long, no YAML, or of another version.
+    """
     if len(text) > MOST_BYTES:
         raise PlanError(f"it has {len(text)} characters; expected at most {MOST_BYTES}")
     try:

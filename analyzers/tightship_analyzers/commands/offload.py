@@ -16,7 +16,6 @@ from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tightship_analyzers.offload_planner.candidate import Rules
     from tightship_analyzers.offload_planner.limits import Wish
     from tightship_analyzers.offload_planner.profile import Profile
     from tightship_offload.plan import HardwareSpec
@@ -117,24 +116,33 @@ def _wishes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @offload.command()
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path), required=False)
+@click.option("--workflow", metavar="NAME", help="Plan from the newest trace of this workflow that the server has.")
 @click.option("-o", "--output", type=_FILE, metavar="FILE", help="Where the plan goes. Default: plan.yaml.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Keys: plan, alternatives, simulated.")
 @_wishes
-def plan(source: Path, output: Path | None, as_json: bool, **wished: Any) -> None:
+def plan(source: Path | None, workflow: str | None, output: Path | None, as_json: bool, **wished: Any) -> None:
     """Find the smallest window with the shortest step, and write it as a plan.
 
     SOURCE is a profile that `measure` wrote; a trace of a run (.json, .json.gz), recorded with stacks and shapes; or,
     for a model that fits nowhere, a factory `module:function` that returns the model and a batch: it is called with
-    tensors that have no storage, and its work is counted.
+    tensors that have no storage, and its work is counted. Or name a workflow in its place.
     """
+    if (source is None) == (workflow is None):
+        named = "neither" if source is None else f"both {str(source)!r} and --workflow"
+        raise TightshipError(f"What to plan from is {named}; give SOURCE or --workflow, one of the two")
     with _one_line():
         from tightship_analyzers.offload_planner.compose import make_plan
         from tightship_analyzers.offload_planner.tables import heading, option_row, print_alternatives, print_lines
         from tightship_offload.explain import explain
         from tightship_offload.plan_file import write_plan
 
-        profile, hardware = _profile(source, _hardware(wished["hardware"]))
+        given = _hardware(wished["hardware"])
+        if workflow is not None:
+            profile, hardware = _of_workflow(workflow), given or _measured()
+        else:
+            assert source is not None
+            profile, hardware = _profile(source, given)
         wish = _wish(wished, profile)
         planned = make_plan(profile, hardware, wish)
         target = output or Path("plan.yaml")
@@ -226,6 +234,32 @@ def _profile(source: Path, given: HardwareSpec | None) -> tuple[Profile, Hardwar
     return profile, given or profile.hardware or _measured()
 
 
+def _of_workflow(workflow: str) -> Profile:
+    """The profile in the newest trace of a workflow that holds one; says on stderr which trace that is."""
+    from tightship_analyzers.offload_planner.of_workflow import (
+        LOOKED_AT,
+        command_for,
+        lacking,
+        profile_of_workflow,
+        sources,
+    )
+    from tightship_platform.client import ApiClient
+    from tightship_platform.settings import load_settings
+
+    settings = load_settings()
+    with ApiClient(settings) as api:
+        captures = api.get("/captures", {"workflow": workflow, "limit": LOOKED_AT})
+        why = lacking(captures)
+        if why:
+            raise TightshipError(f"Workflow {workflow!r} cannot be planned: {why}; try `{command_for(workflow)}`")
+        profile, used = profile_of_workflow(
+            sources(captures),
+            lambda one, file: api.get_file(f"/traces/{one.trace}/file", file, max_bytes=settings.upload_max_bytes),
+        )
+    click.echo(f"Planned from rank {used.rank} of capture {used.capture} of run {used.run}.", err=True)
+    return profile
+
+
 def _hardware(path: Path | None) -> HardwareSpec | None:
     from tightship_analyzers.offload_planner.profile import read_profile
 
@@ -244,6 +278,7 @@ def _measured() -> HardwareSpec:
 
 
 def _wish(wished: dict[str, Any], profile: Profile) -> Wish:
+    from tightship_analyzers.offload_planner.compose import rules_for
     from tightship_analyzers.offload_planner.limits import Wish
     from tightship_offload.host_limits import read_host_limits
     from tightship_offload.plan import Recompute
@@ -258,25 +293,9 @@ def _wish(wished: dict[str, Any], profile: Profile) -> Wish:
         resident=None if resident is None else _layers(resident, len(profile.layers)),
         recompute=None if recompute is None else Recompute(recompute),
         micro_batches=wished["micro_batches"],
-        rules=_rules(profile, early=wished["early"], threads=wished["threads"]),
+        rules=rules_for(profile, early=wished["early"], threads=wished["threads"]),
         host=read_host_limits() if here else None,
     )
-
-
-def _rules(profile: Profile, *, early: bool, threads: int | None) -> Rules:
-    from tightship_analyzers.offload_planner.candidate import Rules
-    from tightship_offload.plan import Clipping, UpdateStart
-
-    clips = profile.clips or not profile.steps  # of counted work nothing is known: it may clip
-    if not early:
-        return Rules(clipping=Clipping.EXACT if clips else Clipping.NONE, threads=threads)
-    if clips and profile.clip_norm is None:
-        raise TightshipError(
-            "--early needs to know the limit of clipping, which this source does not show; plan from a profile that "
-            "`tightship offload measure` wrote"
-        )
-    clipping = Clipping.SPECULATIVE if clips else Clipping.NONE
-    return Rules(start=UpdateStart.DURING_BACKWARD, clipping=clipping, threads=threads)
 
 
 def _layers(text: str, count: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tightship_analyzers.offload_planner.candidate import Rules
 from tightship_analyzers.offload_planner.limits import Wish
 from tightship_analyzers.offload_planner.planner import Option, search
 from tightship_analyzers.offload_planner.profile import Origin, Profile
@@ -18,6 +19,7 @@ from tightship_offload.plan import (
     Plan,
     Prediction,
     Recompute,
+    UpdateStart,
     Window,
 )
 
@@ -27,6 +29,23 @@ WORTH_A_CHANGE_FRAC = 0.02
 """A loop that is changed has to save this much of the step to be shown."""
 COUNTED_SPREAD_FRAC = 0.3
 """Of times that come from counted FLOPs: kernels reach very different shares of a matrix product's rate."""
+
+
+def rules_for(profile: Profile, *, early: bool = False, threads: int | None = None) -> Rules:
+    """How the profiled loop lets its layers be updated; `early`: during backward.
+
+    :raises PlanError: it clips, and the limit that early updates have to know was not seen.
+    """
+    clips = profile.clips or not profile.steps  # of counted work nothing is known: it may clip
+    if not early:
+        return Rules(clipping=Clipping.EXACT if clips else Clipping.NONE, threads=threads)
+    if clips and profile.clip_norm is None:
+        raise PlanError(
+            "--early needs to know the limit of clipping, which this source does not show; plan from a profile that "
+            "`tightship offload measure` wrote"
+        )
+    clipping = Clipping.SPECULATIVE if clips else Clipping.NONE
+    return Rules(start=UpdateStart.DURING_BACKWARD, clipping=clipping, threads=threads)
 
 
 def plan_of(option: Option, wish: Wish) -> Plan:
@@ -61,14 +80,10 @@ def plan_of(option: Option, wish: Wish) -> Plan:
 def prediction_of(option: Option) -> Prediction:
     """What the simulation says, with an interval as wide as the profile's own scatter."""
     one, result = option.candidate, option.result
-    spread = max(LEAST_SPREAD_FRAC, one.profile.spread_frac)
-    if one.profile.origin is Origin.COUNTED:
-        spread = max(spread, COUNTED_SPREAD_FRAC)
-    spread = min(spread, 0.9)
     memory = one.memory
     return Prediction(
-        step_ns=_interval(option.step_ns, spread),
-        no_offload_step_ns=_interval(one.no_offload_ns, spread),
+        step_ns=interval_of(option.step_ns, one.profile),
+        no_offload_step_ns=interval_of(one.no_offload_ns, one.profile),
         device_bytes=memory.device,
         host_bytes=memory.host,
         pinned_bytes=memory.pinned,
@@ -132,5 +147,10 @@ def _change(profile: Profile, option: Option) -> str:
     return f"Change the loop first: {' and '.join(parts)}." if parts else ""
 
 
-def _interval(ns: int, spread_frac: float) -> Interval:
-    return Interval(value=ns, low=ns * (1 - spread_frac), high=ns * (1 + spread_frac))
+def interval_of(ns: int, profile: Profile) -> Interval:
+    """A simulated time, and how far it may be off: as far as the times of the profile."""
+    spread = max(LEAST_SPREAD_FRAC, profile.spread_frac)
+    if profile.origin is Origin.COUNTED:
+        spread = max(spread, COUNTED_SPREAD_FRAC)
+    spread = min(spread, 0.9)
+    return Interval(value=ns, low=ns * (1 - spread), high=ns * (1 + spread))

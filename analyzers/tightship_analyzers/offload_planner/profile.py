@@ -7,6 +7,7 @@ file, so that it can be kept, edited and planned from on another machine.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,7 +19,7 @@ import yaml
 
 from tightship_offload.errors import PlanError
 from tightship_offload.plan import HardwareSpec, ModelSpec, Precision, Recompute
-from tightship_offload.plan_file import read_mapping, write_text
+from tightship_offload.plan_file import parse_mapping, read_mapping, write_text
 from tightship_offload.schema import Line, ListOf, Nested, Real, Section, Whole
 
 VERSION = 1
@@ -160,6 +161,23 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     :raises PlanError: it cannot be read, or is no profile.
     """
     return Profile.from_mapping(read_mapping(path, "Profile", "`tightship offload measure`", VERSION), "profile")
+
+
+def parse_profile(text: str) -> Profile:
+    """The profile that a YAML (or JSON) text holds.
+
+    :raises PlanError: it is no YAML, or no profile.
+    """
+    data = parse_mapping(text, VERSION)
+    machine = data.get("hardware")
+    if isinstance(machine, dict) and isinstance(machine.get("adam_params_per_s"), dict):
+        machine["adam_params_per_s"] = {_whole(key): rate for key, rate in machine["adam_params_per_s"].items()}
+    return Profile.from_mapping(data, "profile")
+
+
+def _whole(key: object) -> object:
+    """The number that a key of JSON, which is always text, stands for."""
+    return int(key) if isinstance(key, str) and re.fullmatch(r"[0-9]{1,6}", key) else key
 
 
 def write_profile(profile: Profile, path: str | os.PathLike[str]) -> None:

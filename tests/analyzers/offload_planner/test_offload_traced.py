@@ -10,102 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from captured_workflow import JOB, MACHINE
 from click.testing import CliRunner
 
 from tightship_analyzers.commands.offload import offload
 from tightship_analyzers.offload_planner.profile import Origin, write_profile
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import HardwareSpec
 from tightship_offload.plan_file import read_plan
 from tightship_platform.errors import TightshipError
 
 pytestmark = pytest.mark.torch
 
 INJECT = Path(__file__).parents[3] / "collectors" / "tightship_collectors" / "inject"
-JOB = """
-import hashlib
-import os
-import sys
-
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
-
-
-class Net(nn.Module):
-    def __init__(self, width=64, layers=5):
-        super().__init__()
-        self.embed = nn.Embedding(50, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.head = nn.Linear(width, 50)
-
-    def forward(self, ids):
-        x = self.embed(ids)
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if "recompute" in sys.argv else block(x)
-        return self.head(x)
-
-
-model = Net()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-
-
-def step():
-    for _ in range(2):
-        ids = torch.randint(50, (4, 32))
-        nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-if "record" in sys.argv:
-    from torch.profiler import ProfilerActivity, profile
-
-    step()
-    with profile(activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True) as recording:
-        for _ in range(3):
-            step()
-    recording.export_chrome_trace(sys.argv[1])
-else:
-    for _ in range(8):
-        step()
-    print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
-"""
-MACHINE = HardwareSpec(
-    device="cpu",
-    device_bytes=2**30,
-    host_bytes=2**30,
-    cores=1,
-    h2d_bytes_per_s=1e10,
-    d2h_bytes_per_s=1e10,
-    h2d_duplex_bytes_per_s=5e9,
-    d2h_duplex_bytes_per_s=5e9,
-    adam_params_per_s={1: 5e8},
-)
 BLOCK = 64 * 2 + (64 * 256 + 256) + (256 * 64 + 64)
 REST = 50 * 64 + 64 * 50 + 50
 
 
 def job(folder: Path, *arguments: str, **variables: str) -> str:
-    script = folder / "train.py"
-    script.write_text(JOB)
     env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
     env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
-    command = [sys.executable, str(script), *arguments]
+    command = [sys.executable, str(JOB), *arguments]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout

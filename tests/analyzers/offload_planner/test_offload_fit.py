@@ -1,0 +1,265 @@
+"""Will it fit, and how fast? Answers on made models, machines that nobody measured, questions asked beside a server."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from captured_workflow import GIB
+
+from tightship_analyzers import hardware
+from tightship_analyzers.offload_planner.ask import MOST_PROFILE_BYTES, Question, answer
+from tightship_analyzers.offload_planner.assumed import (
+    ASSUMED_SPREAD_FRAC,
+    LINK_FRAC,
+    NOTE,
+    assumed_hardware,
+    on_device,
+)
+from tightship_analyzers.offload_planner.compose import make_plan
+from tightship_analyzers.offload_planner.desk import Desk, Standing
+from tightship_analyzers.offload_planner.fit import MOST_POINTS, fit
+from tightship_analyzers.offload_planner.limits import Wish
+from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, parse_profile
+from tightship_offload.errors import OffloadError, PlanError
+from tightship_offload.plan import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
+from tightship_offload.plan_file import parse_plan
+from tightship_platform.errors import Conflict
+
+MIB = 2**20
+H100, A100, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla T4"
+PATIENCE_S = 200
+BUDGET = 5 * GIB
+GIVEN = Wish(slots=4, resident=(), recompute=Recompute.NONE, micro_batches=1)
+"""Leaves nothing to search."""
+
+
+def made(layers: int = 6, parameters: int = 200_000_000, **more: Any) -> Profile:
+    """Like layers of a language model in bf16, 8 k tokens."""
+    layer = LayerCost(
+        forward_ns=20_000_000,
+        backward_ns=40_000_000,
+        parameters=parameters,
+        trainable=parameters,
+        activation_bytes=400 * MIB,
+        input_bytes=40 * MIB,
+    )
+    given: dict[str, Any] = {"origin": Origin.MEASURED, "steps": 5} | more
+    return Profile(
+        model=ModelSpec(name="GPT", block="Block", layer_parameters=(parameters,) * layers, rest_parameters=10**6),
+        layers=(layer,) * layers,
+        rest=RestCost(after_forward_ns=10**7, parameters=10**6, trainable=10**6, activation_bytes=30 * MIB),
+        precision=Precision(weights=Dtype.BF16, master=Dtype.FP32, gradients=Dtype.BF16),
+        **given,
+    )
+
+
+def machine(name: str = H100, **more: Any) -> HardwareSpec:
+    given: dict[str, Any] = {"device_bytes": None, "host_bytes": 256 * GIB, "cores": 16} | more
+    return assumed_hardware(name, **given)
+
+
+def text(profile: Profile) -> str:
+    return yaml.safe_dump(profile.as_mapping())
+
+
+def refused(question: Question) -> str:
+    with pytest.raises(OffloadError) as caught:
+        answer(question)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_is_the_planners() -> None:
+    profile, wish = made(), Wish(device_bytes=BUDGET)
+    found, planned = fit(profile, machine(), wish), make_plan(profile, machine(), wish)
+    assert parse_plan(found["plan"]) == planned.plan
+    names = [option["name"] for option in found["options"]]
+    assert names[:4] == ["recommended", "fastest", "smallest", "most headroom"]
+    chosen = found["options"][0]
+    assert chosen["low_ns"] < chosen["step_ns"] < chosen["high_ns"]
+    assert chosen["device_bytes"] == planned.plan.prediction.device_bytes <= BUDGET  # type: ignore[union-attr]
+    assert found["refused"] is None
+    assert found["simulated"] > 4
+    assert found["parameters"] == 6 * 200_000_000 + 10**6
+    assert found["limits"]["device_by"] == "the device budget given"
+    assert any("of the speed without offload" in line for line in found["why"])
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_curve_goes_through_the_chosen_window_and_grows() -> None:
+    found = fit(made(), machine(), Wish(device_bytes=BUDGET))
+    window, chosen = found["window"], found["options"][0]
+    points = window["points"]
+    assert [point["slots"] for point in points] == list(range(2, 7 - window["resident"]))
+    assert [point["device_bytes"] for point in points] == sorted({point["device_bytes"] for point in points})
+    at = next(point for point in points if point["slots"] == window["chosen"])
+    assert (at["step_ns"], at["device_bytes"]) == (chosen["step_ns"], chosen["device_bytes"])
+    assert {point["fits"] for point in points} == {True, False}
+    assert all(point["fits"] == (point["device_bytes"] <= BUDGET) for point in points)
+
+
+def test_a_long_curve_has_few_points_and_both_ends() -> None:
+    found = fit(made(80, 10_000_000), machine(), GIVEN)
+    slots = [point["slots"] for point in found["window"]["points"]]
+    assert len(slots) <= MOST_POINTS + 1
+    assert (slots[0], slots[-1]) == (2, 80)
+    assert found["window"]["chosen"] in slots
+
+
+def test_what_fits_without_offload_is_said() -> None:
+    assert fit(made(4, 1_000_000), machine(), Wish())["whole"]["fits"]
+    large = fit(made(60), machine(), GIVEN)
+    assert not large["whole"]["fits"]
+    assert large["whole"]["device_bytes"] > large["limits"]["device_bytes"]
+
+
+def test_what_does_not_fit_is_refused_with_the_change_and_still_has_its_memory() -> None:
+    found = fit(made(), machine(), Wish(device_bytes=100 * MIB))
+    assert "give" in found["refused"]
+    assert (found["plan"], found["heading"], found["options"]) == (None, None, [])
+    points = found["window"]["points"]
+    assert not any(point["fits"] for point in points)
+    assert {point["step_ns"] for point in points} == {None}
+    assert points[0]["device_bytes"] < points[-1]["device_bytes"]
+
+
+# ---- machines that nobody measured -----------------------------------------------------------------------------------
+
+
+def test_an_assumed_machine_rests_on_the_catalogue() -> None:
+    known = hardware.find(H100)
+    assert known is not None
+    assumed = machine()
+    assert assumed.h2d_bytes_per_s == LINK_FRAC * known.link_bytes_per_s["pcie"]
+    assert assumed.device_bytes < known.memory_bytes
+    assert machine(device_bytes=7).device_bytes == 7
+    assert machine("cpu").device_bytes == 256 * GIB
+    with pytest.raises(PlanError, match="No device named 'Voodoo 2' is known"):
+        machine("Voodoo 2")
+    with pytest.raises(PlanError, match="No link of"):
+        machine("NVIDIA A100-PG509-200")
+
+
+def test_times_on_another_device_lie_between_its_arithmetic_and_its_memory() -> None:
+    profile = made()
+    faster = on_device(profile, A100, H100)
+    arithmetic, memory = 312 / 989.4, 2039 / 3350
+    low, high = (profile.layers[0].forward_ns * factor for factor in (arithmetic, memory))
+    assert low < faster.layers[0].forward_ns < high
+    spread = faster.spread_frac
+    assert faster.layers[0].forward_ns * (1 - spread) <= low
+    assert high <= faster.layers[0].forward_ns * (1 + spread)
+    assert any("Times were recorded on" in note for note in faster.notes)
+    assert faster.rest.between_steps_ns == profile.rest.between_steps_ns
+    assert on_device(profile, H100, H100) is profile
+
+
+def test_a_cpus_times_say_nothing_of_a_gpu() -> None:
+    for recorded, target in (("cpu", H100), (H100, "cpu")):
+        with pytest.raises(PlanError, match="does not follow"):
+            on_device(made(), recorded, target)
+    with pytest.raises(PlanError, match="bf16 rate of 'Tesla T4' is not known"):
+        on_device(made(), H100, T4)
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_with_a_profile() -> None:
+    measured = replace(made(), hardware=machine(), spread_frac=0.05)
+    told = answer(Question(profile=text(measured), budget_bytes=BUDGET))
+    assert not told["assumed"]
+    assert NOTE not in told["notes"]
+    assert parse_plan(told["plan"]).hardware == measured.hardware
+    assert parse_profile(told["profile"]) == parse_profile(json.dumps(measured.as_mapping())) == measured
+    other = answer(Question(profile=text(measured), device=A100, cores=4, host_bytes=64 * GIB))
+    assert other["assumed"]
+    assert other["notes"][-1] == NOTE
+    assert (other["machine"]["device"], other["machine"]["cores"]) == (A100, 4)
+    chosen = other["options"][0]
+    assert chosen["high_ns"] >= chosen["step_ns"] * (1 + ASSUMED_SPREAD_FRAC)
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ("", "expected a mapping"),
+        ("[1, 2]", "expected a mapping"),
+        ("version: 2", "its version is 2; this release reads version 1"),
+        ("{}", "its version is None"),
+        ("a: &x [1]\nb: *x", "alias"),
+        ("a: [" * 30, "nested more than"),
+        ("!!python/object/apply:os.system ['true']", "no YAML"),
+        ("version: 1\nversion: 1", "twice"),
+        ("version: 1\nmodel: {name: x, layer_parameters: [1]}\nlayers: []\norigin: told", "profile.origin is 'told'"),
+        ("\x00", "no YAML"),
+        ('{"version": 1, "model": 5}', "no entry 'layers'"),
+        ("x" * (MOST_PROFILE_BYTES + 1), "expected at most"),
+        ("version: 1e999", "version"),
+    ],
+)
+def test_a_hostile_profile_is_one_line(profile: str, words: str) -> None:
+    assert words in refused(Question(profile=profile, device=H100, host_bytes=GIB, cores=1))
+
+
+def test_a_question_that_leaves_the_machine_open() -> None:
+    bare = text(made())
+    assert "choose a GPU" in refused(Question(profile=bare))
+    assert "give both" in refused(Question(profile=bare, device=H100, host_bytes=GIB))
+    assert "No device named" in refused(Question(profile=bare, device="x'\u202e", host_bytes=GIB, cores=1))
+
+
+# ---- the desk --------------------------------------------------------------------------------------------------------
+
+
+def over(desk: Desk, key: str) -> Standing:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        standing = desk.look(key)
+        assert standing is not None
+        if standing.is_over:
+            return standing
+        time.sleep(0.05)
+    raise AssertionError("no answer came")
+
+
+def test_a_question_is_answered_once() -> None:
+    desk = Desk()
+    question = Question(profile=text(replace(made(), hardware=machine())), budget_bytes=BUDGET)
+    key = desk.ask(question)
+    standing = over(desk, key)
+    assert standing.refused is None
+    assert standing.answer is not None
+    assert standing.answer == json.loads(json.dumps(answer(question)))
+    assert desk.ask(replace(question)) == key
+    assert desk.look(key) is standing
+    assert desk.ask(replace(question, budget_bytes=BUDGET - 1)) != key
+    assert desk.look("nope") is None
+
+
+def test_a_refusal_and_a_time_out_are_one_line() -> None:
+    desk = Desk()
+    refusal = over(desk, desk.ask(Question(profile="version: 7")))
+    assert refusal.answer is None
+    assert refusal.refused == "its version is 7; this release reads version 1: write it anew"
+    hasty = Desk(timeout_s=0.01)
+    late = over(hasty, hasty.ask(Question(profile="version: 7")))
+    assert late.refused is not None
+    assert "took more than" in late.refused
+
+
+def test_too_many_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightship_analyzers.offload_planner.desk.MOST_WAITING", 1)
+    desk = Desk()
+    key = desk.ask(Question(profile="version: 7"))
+    with pytest.raises(Conflict, match="try again"):
+        desk.ask(Question(profile="version: 8"))
+    assert over(desk, key).refused
