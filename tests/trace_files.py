@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from tightship_analyzers.trace.model import Table, Trace
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "data" / "traces"
 """Beside the checkout; may be absent."""
+
+Written = Callable[[bytes], Path]
+"""Writes a trace's text to a file."""
 
 HOST, STREAM = {"pid": 100, "tid": 100}, {"pid": 0, "tid": 7}
 TIME = re.compile(r'("(?:ts|dur)":\s*)"([^"]*)"')

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trace_files
 from click.testing import CliRunner
+from trace_files import Written
 
 from tightship_analyzers import trace
 from tightship_analyzers.commands.analyze import analyze
@@ -22,17 +22,6 @@ MAIN, BACKWARD = 100, 101
 STEPS, STEP_US, KERNEL_US = 6, 1000, 600
 BASE_US = 4_313_986_415_000
 Events = list[dict[str, Any]]
-Written = Callable[[bytes], Path]
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Written:
-    def write(text: bytes) -> Path:
-        path = tmp_path / "trace.json"
-        path.write_bytes(text)
-        return path
-
-    return write
 
 
 def event(cat: str, name: str, tid: int, ts: int, dur: int, **args: Any) -> dict[str, Any]:

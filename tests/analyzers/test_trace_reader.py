@@ -5,28 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trace_files
+from trace_files import Written
 
 from tightship_analyzers import trace
 from tightship_analyzers.trace.columns import EventKind
 
 BASE = trace_files.BASE_NS + 4_313_986_415_000_000
-Written = Callable[[bytes], Path]
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Written:
-    def write(text: bytes) -> Path:
-        path = tmp_path / "trace.json"
-        path.write_bytes(text)
-        return path
-
-    return write
 
 
 def test_every_cell(written: Written) -> None:
