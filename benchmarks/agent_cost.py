@@ -10,8 +10,6 @@ coarse for something that runs for four milliseconds at a time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 import time
@@ -19,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from parts.one_host import OneHost, one_host
+from parts.results import keep, options
 from rich.console import Console
 from rich.table import Table
 
-OUT = Path(__file__).parent / "out" / "agent_cost.json"
 BUDGET_CORES = 0.01
 BUDGET_RSS_BYTES = 80_000_000
 SETTLE_S = 10.0
@@ -41,18 +39,12 @@ while True:
 
 def main() -> int:
     """Run it; 0 when the budget is kept."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = options(__doc__)
     arguments.add_argument("--seconds", type=float, default=60.0, help="how long the agent is watched")
-    arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
         result = measure(Path(folder), given.seconds)
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(result, indent=2) + "\n")
-    if given.json_only:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
+    keep("agent_cost", result, show, json_only=given.json_only)
     return 0 if result["within_budget"] else 1
 
 

@@ -10,8 +10,6 @@ agent's lease, the job's own polling (1 s), the recording, Kineto's export, and 
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import sys
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from parts.one_host import OneHost, one_host
+from parts.results import keep, options
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -29,7 +28,6 @@ from tightship_platform.client import ApiClient
 from tightship_platform.units import NS_PER_S
 
 HERE = Path(__file__).parent
-OUT = HERE / "out" / "capture_latency.json"
 DURATION_NS = NS_PER_S
 TARGET_MEDIAN_S = 5.0
 TARGET_P95_S = 6.5
@@ -39,20 +37,14 @@ ENDED = ("uploaded", "analyzed", "failed", "expired")
 
 def main() -> int:
     """Run it; 0 when the targets are met."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = options(__doc__)
     arguments.add_argument("--captures", type=int, default=30)
     arguments.add_argument("--job", type=Path, default=HERE.parent / "examples" / "tiny_gpt.py")
-    arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
         captures = measure(Path(folder), given.job.absolute(), given.captures, quiet=given.json_only)
     result = summary(captures, given.job.name)
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(result, indent=2) + "\n")
-    if given.json_only:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
+    keep("capture_latency", result, show, json_only=given.json_only)
     return 0 if result["within_target"] else 1
 
 

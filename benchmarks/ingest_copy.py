@@ -9,9 +9,7 @@ that is started for it. The batches are as long as what an agent delivers that w
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import random
 import statistics
 import sys
@@ -20,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from parts.results import keep, options
 from rich.console import Console
 from rich.table import Table
 
@@ -34,7 +33,6 @@ from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import DeviceRecord, DeviceSample
 
-OUT = Path(__file__).parent / "out" / "ingest_copy.json"
 SIZES = (1000, 5000, 50_000)
 DECISIVE = 5000
 TARGET = 1.5
@@ -44,9 +42,8 @@ WAYS = {"executemany": add_missing, "copy": add_samples}
 
 def main() -> int:
     """Run it; 0 when COPY is worth it."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = options(__doc__)
     arguments.add_argument("--rounds", type=int, default=9)
-    arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
     given = arguments.parse_args()
     try:
         with services.postgres_server() as url, tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
@@ -54,12 +51,7 @@ def main() -> int:
     except services.Unavailable as why:
         print(f"not measured: {why}")
         return 0
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(result, indent=2) + "\n")
-    if given.json_only:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
+    keep("ingest_copy", result, show, json_only=given.json_only)
     return 0 if result["within_target"] else 1
 
 

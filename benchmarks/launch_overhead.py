@@ -13,7 +13,6 @@ without the start of the process.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from parts.results import keep, options
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -37,7 +37,6 @@ from tightship_platform.client import ApiClient
 from tightship_platform.errors import TightshipError
 from tightship_platform.settings import load_settings
 
-OUT = Path(__file__).parent / "out"
 BUDGET_FRAC = 0.01
 MIN_PAIRS = 10
 
@@ -67,20 +66,17 @@ JOBS = (PLAIN, CONTROL, ARMED)
 
 def main() -> int:
     """Run it; 0 when the budget is kept."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     parser.add_argument("--pairs", type=int, default=12, help=f"at least {MIN_PAIRS}")
     parser.add_argument("--rounds", type=int, default=20, help="each has two turns of either job")
     parser.add_argument("--agent", action="store_true", help="with a server and an agent that answers the job")
-    parser.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
     given = parser.parse_args()
     if given.pairs < MIN_PAIRS:
         parser.error(f"--pairs is {given.pairs}; expected at least {MIN_PAIRS}")
     with tempfile.TemporaryDirectory(prefix="ts-bench-") as folder, environment(Path(folder), given.agent) as env:
         result = measure(Path(folder), env, given.pairs, given.rounds) | {"agent": given.agent}
-    OUT.mkdir(exist_ok=True)
-    name = f"launch_overhead{'_agent' if given.agent else ''}.json"
-    (OUT / name).write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2)) if given.json_only else show(result)
+    name = f"launch_overhead{'_agent' if given.agent else ''}"
+    keep(name, result, show, json_only=given.json_only)
     return 0 if result["within_budget"] else 1
 
 

@@ -7,10 +7,8 @@ Without a file it writes one of the wanted size, in Kineto's layout, from the ev
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import importlib.util
-import json
 import statistics
 import subprocess
 import sys
@@ -18,10 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from parts.results import keep, options
 from rich.console import Console
 from rich.table import Table
 
-OUT = Path(__file__).parent / "out" / "trace_read.json"
 NS_PER_US = 1000
 
 PREAMBLE = """
@@ -44,21 +42,15 @@ REPORT = "print(n, time.perf_counter() - wall, time.process_time() - cpu, resour
 
 def main() -> int:
     """Measures and prints; 0 unless the readers disagree on the number of events."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = options(__doc__)
     arguments.add_argument("traces", nargs="*", type=Path, metavar="TRACE")
     arguments.add_argument("--megabytes", type=int, default=200, help="size of the text of the trace that it writes")
     arguments.add_argument("--repeat", type=int, default=3, help="runs of each reader; the median counts")
-    arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
         paths = given.traces or [written(Path(folder) / "trace.json.gz", given.megabytes)]
         results = [row for path in paths for row in measured(path, given.repeat)]
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(results, indent=2) + "\n")
-    if given.json_only:
-        print(json.dumps(results, indent=2))
-    else:
-        show(results)
+    keep("trace_read", results, show, json_only=given.json_only)
     counts = {(row["trace"], row["events"]) for row in results}
     return 0 if len(counts) == len({trace for trace, _ in counts}) else 1
 

@@ -14,8 +14,6 @@ each as a process of its own, taking turns. Without the reference traces it writ
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -25,12 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from parts.results import keep, options
 from rich.console import Console
 from rich.table import Table
 from trace_read import size_of_text, written
 
 HERE = Path(__file__).resolve().parent
-OUT = HERE / "out" / "trace_vs_hta.json"
 SHARED = HERE.parents[1] / "shared"
 REPEATER = SHARED / "tools" / "make_big_trace.py"
 V100 = SHARED / "data" / "traces" / "hta" / "df_index_resolver" / "df_index_resolver.json.gz"
@@ -66,14 +64,13 @@ FOUR, RULES, THEIRS = "tightship, 4 analyses", "tightship analyze, all rules", "
 
 def main() -> int:
     """Measures and prints."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = options(__doc__)
     arguments.add_argument("--source", type=Path, help="trace to repeat; else the V100 reference trace, else our own")
     arguments.add_argument("--times", type=int, default=10, help="how often its steps are repeated")
     arguments.add_argument("--repeat", type=int, default=3, help="rounds; the median counts")
     arguments.add_argument(
         "--peer-env", type=Path, default=HERE / "out" / "hta-env", help="where the peer is installed"
     )
-    arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the tables")
     given = arguments.parse_args()
     peer = installed(given.peer_env)
     with tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
@@ -81,13 +78,7 @@ def main() -> int:
         for times in dict.fromkeys((1, given.times)):
             path = made(given.source or V100, Path(folder) / f"times-{times}.json.gz", times)
             results.append(compared(path, times, given.repeat, peer))
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(results, indent=2) + "\n")
-    if given.json_only:
-        print(json.dumps(results, indent=2))
-    else:
-        for result in results:
-            show(result)
+    keep("trace_vs_hta", results, _show_all, json_only=given.json_only)
     return 0
 
 
@@ -155,6 +146,11 @@ def measured(command: list[str]) -> tuple[float, float, int]:
             said.seek(0)
             raise subprocess.CalledProcessError(process.returncode, command, stderr=said.read())
     return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+
+
+def _show_all(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        show(result)
 
 
 def show(result: dict[str, Any]) -> None:
