@@ -11,7 +11,7 @@ from tightship_analyzers.rules.communication import (
     straggling_rank,
     tiny_collectives,
 )
-from tightship_analyzers.rules.fleet import device_held_idle
+from tightship_analyzers.rules.fleet import device_held_idle, model_near_memory_limit, out_of_memory_run
 from tightship_analyzers.rules.host import (
     allocator_churn,
     busy_host,
@@ -90,6 +90,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
         straggling_rank.RULE,
     ),
     "Devices are held and not used": (device_held_idle.RULE,),
+    "A device's memory is not enough": (out_of_memory_run.RULE, model_near_memory_limit.RULE),
 }
 """What goes wrong → the rules on it."""
 

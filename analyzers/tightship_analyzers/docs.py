@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tightship_analyzers.catalogue import GROUPS, RULES
+from tightship_analyzers.catalogue import GROUPS, RULES, SAMPLE_RULES
 from tightship_analyzers.rule_pages import page_text
 from tightship_platform.cli import root
 
@@ -42,7 +42,7 @@ def _catalogue() -> str:
         lines.append("")
     lines.append(
         f"{len(RULES)} rules, judged on one rank's trace, but for straggling-rank (the traces of several ranks) and "
-        "device-held-idle (a run's samples)."
+        f"{', '.join(rule.id for rule in SAMPLE_RULES)} (a run's samples, and how it ended)."
     )
     return "\n".join(lines) + "\n"
 

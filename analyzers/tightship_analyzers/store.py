@@ -61,9 +61,13 @@ def replace_findings(
             session.add(row)
         row.trace_id = trace_id
         row.title, row.fix, row.unit = finding.title, finding.fix, finding.unit
-        row.value, row.low, row.high = finding.saving.value, finding.saving.low, finding.saving.high
-        row.method = finding.saving.method.value
-        row.share_frac = finding.share_frac
+        # Where nothing can be told, as of a risk, the saving is missing and not zero.
+        saving = finding.saving if finding.saving.high else None
+        row.value = None if saving is None else saving.value
+        row.low = None if saving is None else saving.low
+        row.high = None if saving is None else saving.high
+        row.method = "" if saving is None else saving.method.value
+        row.share_frac = None if saving is None else finding.share_frac
         row.evidence = finding.evidence
         row.created_ns = now
     for row in old.values():

@@ -42,15 +42,21 @@ def fleet(account: dict[str, Any], opportunities: Sequence[dict[str, Any]], rang
     parts += [*_mostly_by(account.get("by_team") or {}, bucket, value), "."]
     if opportunities:
         first = opportunities[0]
-        saving = fmt.span(first["recoverable_device_ns"], first.get("low_ns"), first.get("high_ns"))
+        won = "" if first["recoverable_device_ns"] is None else f", with {saving_words(first)}, to win back"
         parts += [
             " First in line is ",
             Link(fmt.name(first["workflow"]), runs_href(workflow=first["workflow"])),
-            f", with {saving}, {first['method']}, to win back: ",
+            f"{won}: ",
             Link(_without_stop(fmt.name(first["title"], limit=300)), opportunity_href(first)),
             ".",
         ]
     return parts
+
+
+def saving_words(opportunity: dict[str, Any]) -> str:
+    """What acting on an opportunity gives back, and how that is known; '–' where that is not known."""
+    value = fmt.span(opportunity["recoverable_device_ns"], opportunity.get("low_ns"), opportunity.get("high_ns"))
+    return f"{value}, {opportunity['method']}" if opportunity["method"] else value
 
 
 def opportunity_href(opportunity: dict[str, Any]) -> str:

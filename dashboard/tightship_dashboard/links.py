@@ -34,3 +34,9 @@ def runs_href(**query: str | None) -> str:
     """Address of the list of runs, filtered; an empty filter leaves its name out."""
     given = {k: v for k, v in query.items() if v}
     return "/runs" + (f"?{urlencode(given)}" if given else "")
+
+
+def fit_href(**query: str | None) -> str:
+    """Address of *Will it fit, and how fast?* for a workflow, a GPU and a host; what is empty is left out."""
+    given = {k: v for k, v in query.items() if v}
+    return "/will-it-fit" + (f"?{urlencode(given)}" if given else "")

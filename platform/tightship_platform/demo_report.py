@@ -39,7 +39,7 @@ def print_report(result: dict[str, Any], console: Console) -> None:
 
 
 def _recoverable(opportunity: dict[str, Any] | None) -> int:
-    return int(opportunity["recoverable_device_ns"]) if opportunity else 0
+    return int(opportunity["recoverable_device_ns"] or 0) if opportunity else 0
 
 
 def _account(run: dict[str, Any]) -> str:
@@ -49,7 +49,7 @@ def _account(run: dict[str, Any]) -> str:
 
 
 def _saving(opportunity: dict[str, Any] | None) -> str:
-    if opportunity is None or not opportunity["device_ns"]:
+    if opportunity is None or not opportunity["device_ns"] or opportunity["recoverable_device_ns"] is None:
         return "–"
     share = opportunity["recoverable_device_ns"] / opportunity["device_ns"]
     low, high = (format_ns(opportunity[key]) for key in ("low_ns", "high_ns"))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tightship_analyzers.fleet.opportunities import (
     Claim,
     FindingText,
-    HeldIdleSaving,
     RunEvidence,
+    SampleSaving,
     rank_workflow,
 )
 from tightship_platform.vocabulary import Method
@@ -111,11 +111,23 @@ def test_held_idle_devices_are_counted_in_ns() -> None:
     idle = RunEvidence(
         stepping_device_ns=HOUR,
         device_ns=3 * HOUR,
-        held_idle=HeldIdleSaving(rule="device-held-idle", value_ns=HOUR, low_ns=HOUR // 2, high_ns=HOUR),
+        from_samples=[SampleSaving(rule="device-held-idle", value_ns=HOUR, low_ns=HOUR // 2, high_ns=HOUR)],
         findings=[text(7, "device-held-idle", 0.3)],
     )
     [one] = rank_workflow([idle, idle])
     assert (one.rules, one.value_ns, one.low_ns, one.device_ns) == (("device-held-idle",), 2 * HOUR, HOUR, 6 * HOUR)
+
+
+def test_what_is_not_known_is_ranked_last_and_told_as_missing() -> None:
+    risk, lost = SampleSaving(rule="risk"), SampleSaving(rule="lost", value_ns=1, low_ns=1, high_ns=HOUR)
+    runs = [
+        RunEvidence(stepping_device_ns=0, device_ns=HOUR, from_samples=[risk], findings=[text(1, "risk", 0.0)]),
+        RunEvidence(stepping_device_ns=0, device_ns=HOUR, from_samples=[risk, lost, SampleSaving(rule="lost")]),
+    ]
+    first, last = rank_workflow(runs)
+    assert (first.rules, first.value_ns, first.low_ns, first.high_ns) == (("lost",), 1, 1, HOUR)
+    assert (last.rules, last.value_ns, last.low_ns, last.high_ns, last.method) == (("risk",), None, None, None, "")
+    assert (last.fix, last.findings, last.device_ns) == ("fix risk", (1,), 2 * HOUR)
 
 
 def test_without_savings_there_is_nothing_to_do() -> None:

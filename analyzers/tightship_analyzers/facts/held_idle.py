@@ -6,8 +6,10 @@ sample a second is ten thousand rows, not six hundred thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from tightship_analyzers.facts.run_memory import DeviceMemory, RunEnd
 
 MINUTE_NS = 60_000_000_000
 
@@ -46,6 +48,13 @@ class RunHistory:
     stepped: set[int] = field(default_factory=set)
     """Starts of the minutes in which any rank completed a step."""
     first_step_ns: int | None = None
+    workflow: str = ""
+    memory: Mapping[int, DeviceMemory] = field(default_factory=dict)
+    """Accelerator → how full it was; those without samples of memory are missing."""
+    end: RunEnd | None = None
+    """Only of a run that failed."""
+    account: Mapping[str, int] = field(default_factory=dict)
+    """Bucket → device-ns, as last accounted."""
 
     @property
     def device_ns(self) -> int:

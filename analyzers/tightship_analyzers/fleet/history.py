@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, and_, case, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_analyzers.facts.held_idle import MINUTE_NS, DeviceMinute, RunHistory
+from tightship_analyzers.facts.run_memory import NEAR_FRAC, DeviceMemory, RunEnd
 from tightship_analyzers.fleet.account import Phases
-from tightship_platform.models import Device, Host, Run, RunSample, Sample, StepStat
+from tightship_platform.models import Device, Host, Run, RunAccount, RunSample, Sample, StepStat
 from tightship_platform.reads.held import held_intervals
 from tightship_platform.vocabulary import DeviceKind, RunState
 
@@ -34,7 +35,60 @@ def read_history(session: Session, run: Run) -> RunHistory:
         minutes=minutes,
         stepped=_stepped_minutes(session, run),
         first_step_ns=read_phases(session, run).first_step_ns,
+        workflow=run.workflow.name,
+        end=_end(run),
     )
+
+
+def read_memory(session: Session, run: Run, history: RunHistory) -> dict[int, DeviceMemory]:
+    """Accelerator → how full it was while the run held it. A processor's memory is the host's, and no device's."""
+    accelerators = session.execute(
+        select(Device.id, Device.memory_bytes).where(
+            Device.id.in_(history.held), Device.kind != DeviceKind.CPU.value, Device.memory_bytes > 0
+        )
+    )
+    found = {}
+    for device, capacity in accelerators:
+        assert capacity is not None, "asked for"
+        start_ns, end_ns = history.held[device][0][0], history.held[device][-1][1]
+        window = max(start_ns, history.first_step_ns or 0), end_ns
+        mine = and_(RunSample.run_id == run.id, RunSample.device_id == device)
+        memory = _memory(session, RunSample.time_ns, RunSample.memory_used_bytes, mine, window, capacity)
+        if memory is None:
+            whole = Sample.device_id == device
+            memory = _memory(session, Sample.time_ns, Sample.memory_used_bytes, whole, window, capacity)
+        if memory is not None:
+            found[device] = memory
+    return found
+
+
+def read_account(session: Session, run: Run) -> dict[str, int]:
+    """Bucket → device-ns, as last accounted."""
+    rows = session.execute(select(RunAccount.bucket, RunAccount.device_ns).where(RunAccount.run_id == run.id))
+    return {row.bucket: row.device_ns for row in rows}
+
+
+def _end(run: Run) -> RunEnd | None:
+    if run.state != RunState.FAILED:
+        return None
+    return RunEnd(exit_code=run.exit_code, error=run.error, oom_kills=run.oom_kills)
+
+
+def _memory(
+    session: Session,
+    time_ns: InstrumentedAttribute[int],
+    used: InstrumentedAttribute[int | None],
+    which: ColumnElement[bool],
+    window: tuple[int, int],
+    capacity: int,
+) -> DeviceMemory | None:
+    near = func.sum(case((used >= int(capacity * NEAR_FRAC), 1), else_=0))
+    samples, full, peak = session.execute(
+        select(func.count(used), near, func.max(used)).where(which, time_ns >= window[0], time_ns < window[1])
+    ).one()
+    if not samples:
+        return None
+    return DeviceMemory(capacity_bytes=capacity, samples=int(samples), near=int(full), peak_bytes=int(peak))
 
 
 def read_phases(session: Session, run: Run) -> Phases:

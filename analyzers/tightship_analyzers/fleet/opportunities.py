@@ -8,7 +8,7 @@ a trace they may be added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -46,17 +46,17 @@ class RunEvidence:
     captures: Sequence[Sequence[Sequence[Claim]]] = ()
     """Per analysed capture, per rank, the claims of that rank's trace. Empty: this run was never traced."""
     findings: Sequence[FindingText] = ()
-    held_idle: HeldIdleSaving | None = None
+    from_samples: Sequence[SampleSaving] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldIdleSaving:
-    """The saving of a finding from samples, in ns of device time."""
+class SampleSaving:
+    """The saving of a finding from samples, in ns of device time; None where it is not known, as of a risk."""
 
     rule: str
-    value_ns: int
-    low_ns: int
-    high_ns: int
+    value_ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,12 @@ class Ranked:
     title: str
     fix: str
     findings: tuple[int, ...]
-    value_ns: int
-    low_ns: int
-    high_ns: int
+    value_ns: int | None
+    """None, as low and high: not known, as of a risk."""
+    low_ns: int | None
+    high_ns: int | None
     method: str
+    """Empty where there is no saving."""
     device_ns: int
     """Device time of the recent runs that the saving refers to."""
 
@@ -88,7 +90,7 @@ class _Share:
 
 
 def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
-    """The opportunities of one workflow, the largest saving first; none without a saving.
+    """The opportunities of one workflow, the largest saving first, those without a known one last.
 
     The share of the step is the mean over the traced runs, weighted by their stepping time, and is applied to the
     stepping time of all recent runs. The low end counts only the runs that were traced.
@@ -112,8 +114,8 @@ def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
             high_ns = max(value_ns, int(weighted.high * all_ns / traced_ns))
             method = _worst_method(traced, frozenset(rules))
             ranked.append(_ranked(runs, rules, (value_ns, low_ns, high_ns), method, all_ns))
-    ranked.extend(_held_idle(runs))
-    return sorted(ranked, key=lambda one: (-one.value_ns, one.key))
+    ranked.extend(_from_samples(runs))
+    return sorted(ranked, key=lambda one: (-(one.value_ns or 0), one.key))
 
 
 def _groups(claims: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -169,7 +171,11 @@ def _worst_method(runs: Iterable[RunEvidence], rules: frozenset[str]) -> str:
 
 
 def _ranked(
-    runs: Sequence[RunEvidence], rules: tuple[str, ...], saving: tuple[int, int, int], method: str, device_ns: int
+    runs: Sequence[RunEvidence],
+    rules: tuple[str, ...],
+    saving: tuple[int | None, int | None, int | None],
+    method: str,
+    device_ns: int,
 ) -> Ranked:
     mine = [text for run in runs for text in run.findings if text.rule in rules]
     best: dict[str, FindingText] = {}
@@ -192,10 +198,13 @@ def _ranked(
     )
 
 
-def _held_idle(runs: Sequence[RunEvidence]) -> list[Ranked]:
-    savings = [run.held_idle for run in runs if run.held_idle is not None and run.held_idle.value_ns]
-    if not savings:
-        return []
+def _from_samples(runs: Sequence[RunEvidence]) -> Iterator[Ranked]:
+    """One for each rule on samples: they claim different time of a run, and none that a trace's findings claim."""
     device_ns = sum(run.device_ns for run in runs)
-    low, value, high = (sum(getattr(s, name) for s in savings) for name in ("low_ns", "value_ns", "high_ns"))
-    return [_ranked(runs, (savings[0].rule,), (value, low, high), Method.BOUND, device_ns)]
+    for rule in sorted({saving.rule for run in runs for saving in run.from_samples}):
+        mine = [saving for run in runs for saving in run.from_samples if saving.rule == rule]
+        if all(saving.value_ns is None for saving in mine):
+            yield _ranked(runs, (rule,), (None, None, None), "", device_ns)
+        else:
+            value, low, high = (sum(getattr(s, name) or 0 for s in mine) for name in ("value_ns", "low_ns", "high_ns"))
+            yield _ranked(runs, (rule,), (value, low, high), Method.BOUND, device_ns)

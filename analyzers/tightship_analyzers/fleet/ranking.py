@@ -12,9 +12,9 @@ from tightship_analyzers.fleet.account import stepping_ns
 from tightship_analyzers.fleet.opportunities import (
     Claim,
     FindingText,
-    HeldIdleSaving,
     Ranked,
     RunEvidence,
+    SampleSaving,
     rank_workflow,
 )
 from tightship_platform.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
@@ -107,7 +107,7 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
             device_ns=sum(buckets[run_id].values()),
             captures=list(captures[run_id].values()),
             findings=[_text(finding) for finding in findings[run_id]],
-            held_idle=_held_idle(findings[run_id]),
+            from_samples=[_saving(finding) for finding in findings[run_id] if finding.trace_id is None],
         )
         for run_id in ids
     ]
@@ -136,14 +136,5 @@ def _text(finding: Finding) -> FindingText:
     )
 
 
-def _held_idle(findings: list[Finding]) -> HeldIdleSaving | None:
-    """The finding from samples, of which a run has at most one."""
-    for finding in findings:
-        if finding.trace_id is None and finding.value:
-            return HeldIdleSaving(
-                rule=finding.rule,
-                value_ns=finding.value,
-                low_ns=finding.low or 0,
-                high_ns=finding.high or finding.value,
-            )
-    return None
+def _saving(finding: Finding) -> SampleSaving:
+    return SampleSaving(rule=finding.rule, value_ns=finding.value, low_ns=finding.low, high_ns=finding.high)

@@ -24,7 +24,7 @@ from tightship_dashboard.figures.elements import (
     simulated_badge,
     time_of,
 )
-from tightship_dashboard.links import Answer, run_href, runs_href
+from tightship_dashboard.links import Answer, fit_href, run_href, runs_href
 from tightship_dashboard.rule_text import rule_text
 from tightship_dashboard.view import View
 from tightship_platform.errors import NotFound
@@ -43,6 +43,9 @@ HOW_KNOWN = {
     "depends on it moving up. Low and high come from the fastest and slowest steps of the trace.",
     Method.BOUND: "A bound: the most that the change can give back. What it really gives back can be less.",
 }
+
+
+NOT_KNOWN = "Seen in the run's samples and its end. What acting on it gives back is not known: no saving is counted."
 
 
 def title(key: str) -> str:
@@ -158,6 +161,9 @@ def _fix(finding: dict[str, Any], evidence: list[dict[str, Any]]) -> Node:
             html.P("write", className="quiet"),
             command(after, label="the change"),
         ]
+    for plan in (e for e in evidence if e.get("kind") == "plan"):
+        page = link("Will it fit, and how fast?", fit_href(workflow=str(plan["workflow"])))
+        body += [html.P([page, " computes the plan here; or in a shell:"]), command(fmt.code(plan["command"]))]
     return section("The change", body, anchor="fix")
 
 
@@ -172,7 +178,8 @@ def _trace(trace: Trace, view: View) -> Node:
 
 def _how_known(view: View, read: _Read) -> Node:
     finding = read.finding
-    body: list[Node] = [html.P(HOW_KNOWN.get(finding["saving"]["method"], fmt.name(finding["saving"]["method"])))]
+    method = finding["saving"]["method"]
+    body: list[Node] = [html.P(HOW_KNOWN.get(method, fmt.name(method)) if method else NOT_KNOWN)]
     text = rule_text(finding["rule"])
     if text:
         body.append(

@@ -314,7 +314,8 @@ def _finding_rows(read: _Read) -> list[dict[str, Any]]:
 
 def _saving_text(saving: dict[str, Any]) -> str:
     per = " per step" if saving["unit"] == "ns/step" else ""
-    return f"{fmt.span(saving['value'], saving['low'], saving['high'])}{per}, {saving['method']}"
+    value = fmt.span(saving["value"], saving["low"], saving["high"])
+    return f"{value}{per}, {saving['method']}" if saving["method"] else value
 
 
 def _findings(rows: list[dict[str, Any]], read: _Read) -> Node:

@@ -200,9 +200,9 @@ def opportunities(as_json: bool) -> None:
                 item["workflow"],
                 " + ".join(item["rules"]),
                 format_ns(item["recoverable_device_ns"]),
-                f"{format_ns(item['low_ns'])} – {format_ns(item['high_ns'])}",
+                "–" if item["low_ns"] is None else f"{format_ns(item['low_ns'])} – {format_ns(item['high_ns'])}",
                 format_ns(item["device_ns"]),
-                item["method"],
+                item["method"] or "–",
                 item["state"],
                 item["fix"],
             )

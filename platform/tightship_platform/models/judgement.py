@@ -17,6 +17,7 @@ class _Saving:
     low: Mapped[int | None] = mapped_column(BigInteger)
     high: Mapped[int | None] = mapped_column(BigInteger)
     method: Mapped[str] = mapped_column(String(16))
+    """Empty where no saving is known, as of a risk."""
 
 
 class Finding(_Saving, Base):

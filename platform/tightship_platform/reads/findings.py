@@ -61,7 +61,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
             "unit": finding.unit,
             "low": finding.low,
             "high": finding.high,
-            "method": finding.method,
+            "method": finding.method or None,
             "share_frac": finding.share_frac,
         },
         "evidence": finding.evidence,

@@ -52,7 +52,7 @@ def opportunity_dict(opportunity: Opportunity) -> dict[str, Any]:
         "recoverable_device_ns": opportunity.value,
         "low_ns": opportunity.low,
         "high_ns": opportunity.high,
-        "method": opportunity.method,
+        "method": opportunity.method or None,
         "device_ns": opportunity.device_ns,
         "fix": opportunity.fix,
         "state": opportunity.state,
