@@ -7,7 +7,7 @@ from fastapi.responses import RedirectResponse
 
 from tightship_dashboard import first_paint, shell
 from tightship_dashboard.backend import PlatformBackend
-from tightship_dashboard.pages import one_run, runs, where_do_device_hours_go
+from tightship_dashboard.pages import one_run, runs, where_do_device_hours_go, will_it_fit
 from tightship_platform.database import Database
 from tightship_platform.settings import Settings
 
@@ -36,6 +36,7 @@ def mount(app: FastAPI, settings: Settings) -> None:
     dash.layout = shell.layout
     for part in (shell, where_do_device_hours_go, runs, one_run):
         part.register(dash, database)
+    will_it_fit.register(dash, database, settings)
     dash.init_app(app)
 
     @app.get("/favicon.ico", include_in_schema=False)

@@ -12,7 +12,7 @@ from dash import html
 
 from tightship_dashboard.figures.elements import Node, empty, prose, question
 from tightship_dashboard.links import Answer
-from tightship_dashboard.pages import one_finding, one_run, runs, where_do_device_hours_go
+from tightship_dashboard.pages import one_finding, one_run, runs, where_do_device_hours_go, will_it_fit
 from tightship_dashboard.view import View
 from tightship_platform.errors import NotFound, TightshipError
 
@@ -33,7 +33,7 @@ class Page:
 def page_at(path: str | None) -> Page | None:
     """The page behind a path; None: there is none."""
     path = (path or "/").rstrip("/") or "/"
-    for whole in (where_do_device_hours_go, runs):
+    for whole in (where_do_device_hours_go, runs, will_it_fit):
         if path == whole.PATH:
             return Page(whole.title(), whole.answer, whole.layout)
     for one in (one_run, one_finding):

@@ -18,11 +18,16 @@ from tightship_platform.reads.findings import list_findings
 from tightship_platform.reads.runs import list_runs
 from tightship_platform.reads.workflows import list_workflows
 
-NAVIGATION = (("Where do device-hours go?", "/", "g f"), ("Runs", "/runs", "g r"))
+NAVIGATION = (
+    ("Where do device-hours go?", "/", "g f"),
+    ("Runs", "/runs", "g r"),
+    ("Will it fit?", "/will-it-fit", "g w"),
+)
 KEYS = (
     ("/", "search runs, workflows and findings"),
     ("g f", "where do device-hours go?"),
     ("g r", "runs"),
+    ("g w", "will it fit, and how fast?"),
     ("?", "this help"),
     ("Esc", "close, or leave the search"),
 )

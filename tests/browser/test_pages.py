@@ -25,6 +25,7 @@ PAGES = {
         ".stages li",
         "#run-capture",
     ),
+    "/will-it-fit": ("Will it fit, and how fast?", "#workflows .ag-row", "#fit-gpu", "details textarea"),
     "/findings/1": ("Finding 1", "#finding-gap .barlayer path", "#finding-gap .shapelayer path", ".copy", "details"),
 }
 
@@ -51,7 +52,7 @@ def test_pages(fleet: Served, tab: Callable[..., Tab], path: str, scheme: str, w
         assert ink == ("rgb(92, 97, 104)" if scheme == "light" else "rgb(163, 168, 176)"), "charts follow the theme"
 
 
-@pytest.mark.parametrize("path", ["/", "/runs"])
+@pytest.mark.parametrize("path", ["/", "/runs", "/will-it-fit"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_empty_pages_say_what_to_do_with_the_command_to_copy(
     nothing_yet: Served, tab: Callable[..., Tab], path: str, width: int

@@ -44,6 +44,20 @@
     if (event.target.id === "search") ns.set_props("search-asked", { data: Date.now() });
   });
 
+  // The form of "Will it fit?" lives in the address; a field that is left empty is not in it.
+  tightship.planFor = function (workflow, gpu, memory, host, cores) {
+    var query = new URLSearchParams();
+    [["workflow", workflow], ["gpu", gpu], ["memory", memory], ["host", host], ["cores", cores]].forEach(function (pair) {
+      if (pair[1] && String(pair[1]).trim()) query.set(pair[0], String(pair[1]).trim());
+    });
+    var text = query.toString();
+    var shown = new URLSearchParams(window.location.search).toString();
+    if (window.location.pathname === "/will-it-fit" && text !== shown) {
+      tightship.go("/will-it-fit" + (text ? "?" + text : ""));
+    }
+    return ns.no_update;
+  };
+
   tightship.openHelp = function (clicks) {
     return clicks ? true : ns.no_update;
   };
@@ -85,7 +99,7 @@
   });
 
   // Keyboard: "/" search, "g" then a letter for a page, "?" help. Not while somebody types.
-  var PAGES = { f: "/", r: "/runs" };
+  var PAGES = { f: "/", r: "/runs", w: "/will-it-fit" };
   var waiting = null;
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

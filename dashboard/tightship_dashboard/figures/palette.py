@@ -88,6 +88,10 @@ LANE_COLOUR = {"device": "#009E73", "host": "#C562A2", "frames": "#3A96D6"}
 CAPTURE_MARK = "#DC3E1A"
 SERIES = ("#3A96D6", "#CF7B00", "#009E73", "#C562A2", "#1869D4", "#DC3E1A", "#7555A7", "#7D6B00")
 """For lines that are not buckets: devices and ranks."""
+CHOSEN = "#CF7B00"
+"""The window that a plan takes, among all."""
+LIMIT = "#DC3E1A"
+"""What may be used at most."""
 
 
 def as_bucket(name: str) -> Bucket:
