@@ -10,7 +10,7 @@ from rule_jobs import work
 
 from tightship_analyzers.across_ranks.arrivals import collective_arrivals
 from tightship_analyzers.across_ranks.side_by_side import SideBySide
-from tightship_analyzers.across_ranks.skew import arrival_skew
+from tightship_analyzers.across_ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.judge import judge_ranks
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.offline import analyze_paths
@@ -21,13 +21,16 @@ RANKS, STEPS = 4, 6
 LATE_NS = 500 * US
 
 
-def job_of(rank: int, late: dict[int, int]) -> GpuJob:
-    """Each step ends with a collective, at which the rank `late[step]` arrives LATE_NS after the others."""
+def job_of(rank: int, late: dict[int, int], collectives: int = 1) -> GpuJob:
+    """Each step ends with collectives; at the last of them the rank `late[step]` arrives LATE_NS after the others."""
     job = GpuJob(rank=rank)
     for step in range(STEPS):
         begun = job.now_ns
         work(job)
         job.drain()
+        for _ in range(collectives - 1):
+            job.op("c10d::allreduce_", (100 * US, "ncclDevKernel_AllReduce_Sum_f32"), stream=20)
+            job.drain()
         waits_ns = LATE_NS if step in late else 0
         if late.get(step) == rank:
             job.pause(LATE_NS)
@@ -38,14 +41,19 @@ def job_of(rank: int, late: dict[int, int]) -> GpuJob:
     return job
 
 
-def findings(folder: Path, late: dict[int, int], steps: int = STEPS) -> list[Finding]:
+def skew_of(folder: Path, late: dict[int, int], steps: int = STEPS, collectives: int = 1) -> ArrivalSkew:
     traces = {}
     for rank in range(RANKS):
         (folder / str(rank)).mkdir()
-        traces[rank] = job_of(rank, late).read(folder / str(rank))
+        traces[rank] = job_of(rank, late, collectives).read(folder / str(rank))
     skew = arrival_skew({rank: collective_arrivals(trace) for rank, trace in traces.items()}, steps=[steps] * RANKS)
     assert not isinstance(skew, NotApplicable)
-    return judge_ranks(SideBySide(skew=skew, step_ns=dict.fromkeys(range(RANKS), 3 * MS)))
+    return skew
+
+
+def findings(folder: Path, late: dict[int, int], steps: int = STEPS) -> list[Finding]:
+    step_ns = dict.fromkeys(range(RANKS), 3 * MS)
+    return judge_ranks(SideBySide(skew=skew_of(folder, late, steps), step_ns=step_ns))
 
 
 def test_the_late_rank_is_found_and_priced(tmp_path: Path) -> None:
@@ -66,6 +74,18 @@ def test_ranks_that_come_together_are_no_finding(tmp_path: Path) -> None:
 
 def test_a_single_step_does_not_tell(tmp_path: Path) -> None:
     assert findings(tmp_path, dict.fromkeys(range(STEPS), 2), steps=MIN_STEPS - 1) == []
+
+
+def test_late_at_one_of_many_collectives_in_each_step_is_a_habit(tmp_path: Path) -> None:
+    skew = skew_of(tmp_path, dict.fromkeys(range(STEPS), 2), collectives=8)
+    [finding] = judge_ranks(SideBySide(skew=skew, step_ns=dict.fromkeys(range(RANKS), 4 * MS)))
+    assert finding.rank == 2
+    assert finding.saving.value == pytest.approx(LATE_NS, rel=0.01)
+
+
+def test_late_once_among_ranks_that_otherwise_come_together_is_no_finding(tmp_path: Path) -> None:
+    skew = skew_of(tmp_path, {3: 2}, collectives=8)
+    assert judge_ranks(SideBySide(skew=skew, step_ns=dict.fromkeys(range(RANKS), 4 * MS))) == []
 
 
 def test_without_steps_it_does_not_apply(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.intervals import Intervals
 
+MOST_OF_IT_FRAC = 0.75
 MOST_SHOWN = 20
 """Collectives in the JSON: those with the greatest skew."""
 
@@ -26,7 +27,7 @@ class RankSkew:
     collectives: int
     """Those it took part in."""
     last: int
-    """How often it arrived last."""
+    """How often it arrived last, and alone."""
     waited_ns: int
     """It had arrived and others had not."""
     waited_exposed_ns: int
@@ -35,6 +36,8 @@ class RankSkew:
     """Time that all other ranks waited for this one, the last: device time, summed over them."""
     late_ns: int
     """Time by which collectives would begin sooner, had it arrived with the last but one."""
+    late_at: int
+    """The fewest collectives that make up MOST_OF_IT_FRAC of that."""
     late_exposed_ns: int
     """Of that, the (lower) median of the waiting ranks computed nothing meanwhile: what its repair alone would give
     back of the run's wall time, at most."""
@@ -152,7 +155,7 @@ def arrival_skew(
     late_exposed = _late_exposed(hidden, offsets, present, last_column, second, last)
     found = []
     for column, rank in enumerate(ranks):
-        is_last = last_column == column
+        is_last = (last_column == column) & (last > second)
         found.append(
             RankSkew(
                 rank=rank,
@@ -162,6 +165,7 @@ def arrival_skew(
                 waited_exposed_ns=int(exposed[:, column].sum()),
                 kept_waiting_ns=int(waited[is_last].sum()),
                 late_ns=int((last - second)[is_last].sum()),
+                late_at=_most_of_it((last - second)[is_last]),
                 late_exposed_ns=int(late_exposed[is_last].sum()),
                 offset_ns=offsets[column],
             )
@@ -197,6 +201,11 @@ def arrival_skew(
         left_out=matched.left_out,
         late=_late_spans(matched, last_column, second, last),
     )
+
+
+def _most_of_it(late_ns: Int64s) -> int:
+    sums = np.cumsum(np.sort(late_ns)[::-1])
+    return int(np.searchsorted(sums, MOST_OF_IT_FRAC * sums[-1])) + 1 if len(sums) else 0
 
 
 def _hidden_ns(hidden: Intervals, offset_ns: int, start_ns: Int64s, end_ns: Int64s) -> Int64s:

@@ -2,9 +2,9 @@
 
 ## What it finds
 A rank that arrives last at more collectives than its share (more than twice as many as if each rank were last equally
-often, or more than three quarters), and whose lateness costs more than 2 % of the step. Needs the traces of at least
-two ranks over the same window, of two steps or more: in a single step a rank may be the last one only because it began
-to record last.
+often, or more than three quarters), or that has as much more than its share of all lateness and is late in half of the
+steps or more; and whose lateness costs more than 2 % of the step. Needs the traces of at least two ranks over the same
+window, of two steps or more: in a single step a rank may be the last one only because it began to record last.
 
 ## Why it costs
 A collective begins when the last rank has arrived. What one device, one host or one shard of the data is slower, the
@@ -38,7 +38,7 @@ why. 2 % of the step is where noise ends.
 from __future__ import annotations
 
 from tightship_analyzers.across_ranks.side_by_side import SideBySide
-from tightship_analyzers.across_ranks.skew import RankSkew
+from tightship_analyzers.across_ranks.skew import ArrivalSkew, RankSkew
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_analyzers.shown import shown
@@ -66,12 +66,17 @@ def judge(ranks: SideBySide) -> Judgement:
     return [
         finding
         for row in ranks.skew.ranks
-        if _is_habit(row, len(ranks.skew.ranks)) and (finding := _finding(ranks, row)) is not None
+        if _is_habit(row, ranks.skew) and (finding := _finding(ranks, row)) is not None
     ]
 
 
-def _is_habit(row: RankSkew, ranks: int) -> bool:
-    return row.collectives >= MIN_COLLECTIVES and row.last > min(SHARES / ranks, TOO_OFTEN_FRAC) * row.collectives
+def _is_habit(row: RankSkew, skew: ArrivalSkew) -> bool:
+    """By number, or by time: late at one collective in each step, it arrives at the others with the rest."""
+    share = min(SHARES / len(skew.ranks), TOO_OFTEN_FRAC)
+    often = row.last > share * row.collectives
+    most = row.late_ns > share * sum(one.late_ns for one in skew.ranks)
+    again = row.late_at >= max(MIN_STEPS, (skew.steps or 0) // 2)
+    return row.collectives >= MIN_COLLECTIVES and (often or (most and again))
 
 
 def _finding(ranks: SideBySide, row: RankSkew) -> Finding | None:

@@ -39,6 +39,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from tightship_analyzers.claiming import share_of
 from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.device_busy import DeviceGaps
@@ -47,7 +49,7 @@ from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.work_threads import WorkThreads
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.stall_claims import Pauses, claim_pauses
-from tightship_analyzers.trace.model import Frames, HostOps
+from tightship_analyzers.trace.model import Frames, HostOps, Table
 
 RANGES = re.compile(
     r".*\(dynamo_timed\)$|entire_(frame|backward)_compile$|_?compile(_inner|_fx_inner)$"
@@ -61,12 +63,8 @@ RUN_TIME = re.compile(r".*(cudagraph|runtime|lookup)", re.IGNORECASE)
 def judge(facts: Facts) -> Judgement:
     """One finding per place that compiles."""
     steps, trace = facts[Steps], facts.trace
-    ranges = [
-        Pauses.outermost(table, table.name, table.tid)
-        for table in (_compiling(facts, trace.host_ops), _compiling(facts, trace.frames))
-    ]
-    # Both show the same compilations; the ranges are there without stacks too.
-    pauses = max(ranges, key=lambda found: int((found.end_ns - found.start_ns).sum()))
+    # A compilation shows as a range, as a Python call, or as both.
+    pauses = _outermost(_compiling(facts, trace.host_ops), _compiling(facts, trace.frames))
     if steps.count > 1 and not (pauses.start_ns >= steps.bounds_ns[1]).any():
         return []
     return claim_pauses(
@@ -87,6 +85,14 @@ def _compiling(facts: Facts, table: HostOps | Frames) -> HostOps | Frames:
     near = table.overlapping(steps.start_ns, steps.end_ns)
     near = near.take(facts[WorkThreads].among(near.tid))
     return near.take(names.mask(near.name, lambda name: RANGES.match(name) is not None and not RUN_TIME.match(name)))
+
+
+def _outermost(*tables: HostOps | Frames) -> Pauses:
+    start_ns = np.concatenate([table.start_ns for table in tables])
+    end_ns = np.concatenate([table.end_ns for table in tables])
+    name, tid = (np.concatenate([getattr(table, column) for table in tables]) for column in ("name", "tid"))
+    order = np.lexsort((-end_ns, start_ns))
+    return Pauses.outermost(Table(start_ns[order], end_ns[order]), name[order], tid[order])
 
 
 RULE = Rule(
