@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S
 
+from tightship_platform.ingest.offload import MEASURED, PLANNED
+
 pytestmark = pytest.mark.torch
 
 INJECT = Path(__file__).parents[2] / "collectors" / "tightship_collectors" / "inject"
@@ -184,6 +186,7 @@ def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path
     done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_RUN_DIR=str(run_dir))
     assert (done.returncode, done.stderr) == (0, "")
     figures = json.loads((run_dir / "offload.json").read_text())
+    assert set(figures) == {*PLANNED, *MEASURED}
     assert (figures["layers"], figures["slots"], figures["resident"], figures["steps"]) == (4, 2, 1, 10)
     assert (figures["predicted_step_ns"], figures["predicted_low_ns"]) == (50_000_000, 40_000_000)
     assert figures["step_ns"] > 0
