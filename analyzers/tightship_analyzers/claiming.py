@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,44 +12,81 @@ from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits, Float64s
 from tightship_analyzers.rule import Finding, Rule, Saving
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import DeviceEvents, Int64s
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import SavingUnit
 
 WORKERS_FRAC = 0.05
 """Share of the step from which on waiting for input counts; source: the profiler's TensorBoard plugin."""
 
 
 def is_worth(facts: Facts, claims: Intervals, min_frac: float) -> bool:
-    """Is it at least this share of the steps?"""
-    return 0 < claims.measure_ns >= min_frac * facts[Steps].window_ns
+    """Is it at least this share of the window?"""
+    return 0 < claims.measure_ns >= min_frac * facts[Window].window_ns
 
 
-def within_steps(facts: Facts, claims: Intervals) -> Intervals:
-    """What of it lies in whole steps."""
-    return claims.clip(facts[Steps].start_ns, facts[Steps].end_ns)
+def within_window(facts: Facts, claims: Intervals) -> Intervals:
+    """What of it a finding may claim: what lies in whole steps, of a recording between the device's first and last
+    work."""
+    window = facts[Window]
+    return claims.clip(window.claim_start_ns, window.claim_end_ns)
+
+
+def unit_of(facts: Facts) -> SavingUnit:
+    """What savings are told of."""
+    return SavingUnit.STEP if facts[Window].of_steps else SavingUnit.RECORDING
 
 
 def share_of(facts: Facts, claims: Intervals) -> str:
-    """`12.3 %` of the step."""
-    return format_frac(claims.measure_ns / facts[Steps].window_ns)
+    """`12.3 % of the step`, or `of the recording`."""
+    return f"{format_frac(claims.measure_ns / facts[Window].window_ns)} of the {unit_of(facts).whole}"
 
 
-def a_step(facts: Facts, total_ns: int) -> str:
-    """A total over all steps as `1.2 ms of a step of 30 ms`."""
-    steps = facts[Steps]
-    return f"{format_ns(total_ns // steps.count)} of a step of {format_ns(steps.mean_ns)}"
+def time_of(facts: Facts, total_ns: int) -> str:
+    """A total over the window as `1.2 ms of a step of 30 ms`, or `of a recording of 2 s`."""
+    window = facts[Window]
+    return f"{format_ns(total_ns // window.count)} of a {unit_of(facts).whole} of {format_ns(window.mean_ns)}"
 
 
-def one_place(facts: Facts, places: list[tuple[str, int]], otherwise: str) -> tuple[str, list[tuple[str, int]]]:
-    """Where to look for a defect of the whole step, and the other places: the dearest one where stacks tell its line;
-    else one word for all, so that all ranks have it at the same place."""
+def each(facts: Facts) -> str:
+    """What a figure that was divided by the steps is told of: `a step`; of a recording, which is not, `in all`."""
+    return "a step" if facts[Window].of_steps else "in all"
+
+
+def in_window(facts: Facts) -> str:
+    """Over what something was counted: `in 4 steps`, or `in the recording`."""
+    window = facts[Window]
+    return f"in {plural(window.count, 'step')}" if window.of_steps else "in the recording"
+
+
+class Where(NamedTuple):
+    """Where to look for a defect."""
+
+    place: str
+    elsewhere: Sequence[tuple[str, int]] = ()
+    """(place, ns over the window) of further places; those below a tenth of the whole are not named."""
+
+
+def dearest(facts: Facts, op: Int64s, cost_ns: Int64s, otherwise: str = "") -> Where:
+    """The place of the operators that cost most, and the others.
+
+    :param otherwise: what is said where the place of operators is not known.
+    """
+    (place, _), *elsewhere = facts[Places].dearest(op, cost_ns, otherwise)
+    return Where(place, elsewhere)
+
+
+def one_place(facts: Facts, op: Int64s, cost_ns: Int64s, otherwise: str) -> Where:
+    """The same for a defect of the whole window: the dearest place where stacks tell its line; else one word for all,
+    so that all ranks have it at the same place."""
     if facts[Places].stacks is not None:
-        return places[0][0] or otherwise, places[1:]
-    return otherwise, places
+        found = dearest(facts, op, cost_ns)
+        return Where(found.place or otherwise, found.elsewhere)
+    return Where(otherwise, facts[Places].dearest(op, cost_ns))
 
 
 def waits_for_workers(facts: Facts) -> bool:
@@ -86,43 +124,41 @@ def claim(
     claims: Intervals,
     *,
     title: str,
-    place: str,
+    where: Where,
     fix: str,
     evidence: Iterable[Evidence | None],
     low_ns: int | None = None,
     high_ns: int | None = None,
     gap: str = "",
-    elsewhere: Iterable[tuple[str, int]] = (),
     without: Edits | None = None,
 ) -> Finding:
-    """A finding whose saving is the measure of `claims`, which lie within the steps.
+    """A finding whose saving is the measure of `claims`, which lie within the window.
 
-    :param low_ns: over all steps, like `high_ns`; without them the value.
+    :param low_ns: over the whole window, like `high_ns`; without them the value.
     :param gap: cause under which the worst gap is drawn.
-    :param elsewhere: (place, ns over all steps) of further places; those below a tenth of the whole are not named.
     :param without: the program without the defect.
     """
-    steps, total_ns = facts[Steps], claims.measure_ns
+    window, total_ns = facts[Window], claims.measure_ns
     return Finding(
         rule=rule.id,
         title=title,
-        place=place,
+        place=where.place,
         fix=fix,
         saving=Saving.per_step(
-            steps.count,
+            window.count,
             value_ns=total_ns,
             low_ns=total_ns if low_ns is None else low_ns,
-            high_ns=total_ns if high_ns is None else min(high_ns, steps.window_ns),
+            high_ns=total_ns if high_ns is None else min(high_ns, window.window_ns),
         ),
-        unit=rule.scope.unit,
-        share_frac=total_ns / steps.window_ns,
+        unit=unit_of(facts),
+        share_frac=total_ns / window.window_ns,
         evidence=[
             *([worst] if gap and (worst := worst_gap(facts, claims, gap)) else []),
             *(entry for entry in evidence if entry is not None),
             *(
-                fact(f"Of it at {other}: {a_step(facts, ns)}", ns / steps.count, "ns")
-                for other, ns in elsewhere
-                if ns * 10 >= total_ns
+                fact(f"Of it at {other}: {time_of(facts, ns)}", ns / window.count, "ns")
+                for other, ns in where.elsewhere
+                if other and ns * 10 >= total_ns
             ),
         ],
         claims=claims,

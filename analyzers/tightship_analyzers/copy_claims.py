@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, gone, is_worth, waits_for_workers, within_steps
+from tightship_analyzers.claiming import Where, claim, gone, is_worth, time_of, waits_for_workers, within_window
 from tightship_analyzers.evidence import Evidence, fact
 from tightship_analyzers.facts.blocking_copies import BlockingCopies
 from tightship_analyzers.facts.kernel_ops import KernelOps
@@ -18,7 +18,7 @@ from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
-from tightship_platform.units import format_bytes
+from tightship_platform.units import format_bytes, plural
 
 
 def claim_copies(
@@ -32,7 +32,7 @@ def claim_copies(
     change: Evidence,
     left_frac: Float64s | None = None,
 ) -> Iterator[Finding]:
-    """Findings on the places whose copies cost the device at least this share of the step.
+    """Findings on the places whose copies cost the device at least this share of the window.
 
     The high end adds the copies themselves, which could run beside computation.
 
@@ -49,7 +49,7 @@ def claim_copies(
         mine[found] = True
         events = copies.events.take(mine)
         left = np.ones(len(events)) if left_frac is None else left_frac[mine]
-        cost = within_steps(facts, copies.cost(mine) | (gone(events, 1 - left) - _computing(facts)))
+        cost = within_window(facts, copies.cost(mine) | (gone(events, 1 - left) - _computing(facts)))
         if not is_worth(facts, cost, min_frac):
             continue
         held_ns = int((copies.end_ns[mine] - copies.start_ns[mine]).sum())
@@ -63,19 +63,19 @@ def claim_copies(
             rule,
             cost,
             title=title(cost),
-            place=place,
+            where=Where(place),
             fix=fix,
             low_ns=0,
-            high_ns=(cost | within_steps(facts, Intervals.of_table(events))).measure_ns,
+            high_ns=(cost | within_window(facts, Intervals.of_table(events))).measure_ns,
             gap="copy",
             evidence=[
                 fact(
-                    f"{len(found)} copies hold the host for {a_step(facts, held_ns)}; they take "
-                    f"{a_step(facts, int(events.dur_ns.sum()))} on the device",
+                    f"The host stands still for {time_of(facts, held_ns)}, {plural(len(found), 'copy', 'copies')}; "
+                    f"on the device {time_of(facts, int(events.dur_ns.sum()))}",
                     len(found),
                     "copies",
                 ),
-                fact(f"They move {format_bytes(size)} in all, {_rate(size, int(events.dur_ns.sum()))}", size, "bytes")
+                fact(f"{format_bytes(size)} in all, {_rate(size, int(events.dur_ns.sum()))}", size, "bytes")
                 if size
                 else None,
                 change,

@@ -11,7 +11,7 @@ from tightship_analyzers.breakdown.trace_diff import SAME_FRAC, Change, DiffRow,
 from tightship_analyzers.offline_diff import Group, OfflineDiff
 from tightship_analyzers.shown import label
 from tightship_platform.tables import Column, print_table, printable
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 
 TITLES = {
     Part.KERNEL: "Kernels, copies and sets (device time per step)",
@@ -56,7 +56,7 @@ def print_diff(result: OfflineDiff, *, limit: int) -> None:
         if not rows:
             console.print(Text(f"\n{ABSENT[part]}"), soft_wrap=True)
             continue
-        changed = [row for row in rows if row.change is not Change.SAME]
+        changed = [row for row in rows if row.change is not Change.SAME and row.within is None]
         console.print()
         console.print(Text(title, style="bold"), soft_wrap=True)
         print_table(COLUMNS, [_cells(row, room) for row in changed[:limit]], empty="Nothing changed.")
@@ -92,7 +92,7 @@ def _headline(result: OfflineDiff) -> str:
 
 def _side(group: Group) -> str:
     traces, steps = len(group.traces), group.totals.steps
-    counted = f"{traces} trace{'s' if traces != 1 else ''}, {steps} step{'s' if steps != 1 else ''}"
+    counted = f"{plural(traces, 'trace')}, {plural(steps, 'step')}"
     return f"{printable(group.path)}: {counted}, {', '.join(map(printable, group.account.devices))}"
 
 
@@ -112,10 +112,13 @@ def _cells(row: DiffRow, room: int) -> Sequence[object]:
 def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int) -> str:
     parts = []
     if len(changed) > limit:
-        parts.append(f"{len(changed) - limit} smaller changes are not shown (--limit)")
-    same = len(rows) - len(changed)
+        parts.append(f"{plural(len(changed) - limit, 'smaller change')} not shown (--limit)")
+    inner = sum(row.change is not Change.SAME and row.within is not None for row in rows)
+    if inner:
+        parts.append(f"{plural(inner, 'name')} left out that only another of them calls, as often")
+    same = sum(row.change is Change.SAME for row in rows)
     if same:
-        parts.append(f"{same} {'name' if same == 1 else 'names'} within {format_frac(SAME_FRAC)} of before")
+        parts.append(f"{plural(same, 'name')} within {format_frac(SAME_FRAC)} of before")
     growth = round(sum(row.growth_ns for row in rows))
     if rows[0].part is Part.KERNEL:
         parts.append(f"all together {'+' if growth > 0 else ''}{format_ns(growth)} per step")

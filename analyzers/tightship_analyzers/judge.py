@@ -12,6 +12,7 @@ from tightship_analyzers.distortion import undistort
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.seen_names import SeenNames
 from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Failed, Finding, Rule
 from tightship_analyzers.savings import simulated, simulated_together
 from tightship_analyzers.summary import summarize, why_without_steps
@@ -50,14 +51,15 @@ def judge_facts(facts: Facts, *, untraced_step_ns: int | None = None, rules: tup
             not_judged[rule.id] = outcome
         else:
             findings.extend(outcome)
+    if findings:
+        findings = _above_noise(facts, findings)
     steps = facts.find(Steps)
     if steps is not None:
-        findings = _above_noise(facts, findings)
         findings = [undistort(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
     if reason := why_without_steps(facts):
-        notes.append(f"no steps: {reason}")
+        notes.append(f"judged as a whole; what is told per step {reason}")
     return Verdict(
         findings=findings, not_judged=not_judged, summary=summarize(facts, findings, notes, untraced_step_ns)
     )
@@ -76,7 +78,7 @@ def _above_noise(facts: Facts, findings: list[Finding]) -> list[Finding]:
     """Those that save something to speak of, alone or with the others that save too little alone."""
     small = [finding for finding in findings if finding.share_frac < NOISE_FRAC]
     joint = simulated_together(facts, small) if len(small) > 1 else None
-    if joint is not None and joint.value >= NOISE_FRAC * facts[Steps].mean_ns:
+    if joint is not None and joint.value >= NOISE_FRAC * facts[Window].mean_ns:
         # Such as two reads of a value of which the second inherits the wait where the first one goes.
         return findings
     return [finding for finding in findings if finding.share_frac >= NOISE_FRAC]

@@ -19,7 +19,7 @@ from tightship_analyzers.ranks import RankVerdict, merge_ranks, midpoint_frac
 from tightship_analyzers.rule import Evidence, Finding
 from tightship_analyzers.shown import shown
 from tightship_platform.errors import Invalid, TightshipError
-from tightship_platform.units import format_ns
+from tightship_platform.units import format_ns, plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def finding_dict(finding: Finding, worst: RankVerdict[str]) -> dict[str, Any]:
         "fix": finding.fix,
         "saving": {
             "value": finding.saving.value,
-            "unit": finding.unit,
+            "unit": finding.unit.value,
             "low": finding.saving.low,
             "high": finding.saving.high,
             "method": finding.saving.method.value,
@@ -175,7 +175,7 @@ def _nothing(wanted: Wanted, others: set[int | None], unread: Sequence[str]) -> 
     if others:
         ranks = ", ".join(map(str, sorted(rank for rank in others if rank is not None))) or "none that they name"
         return f"No trace of rank {wanted.rank}; the files are of ranks {ranks}"
-    return unread[0] if len(unread) == 1 else f"None of {len(unread)} files could be judged: {unread[0]}"
+    return unread[0] if len(unread) == 1 else f"None of {plural(len(unread), 'file')} could be judged: {unread[0]}"
 
 
 def _numbered(analyses: Sequence[RankAnalysis]) -> list[OfflineRank]:

@@ -118,6 +118,7 @@ def _row(row: DiffRow) -> dict[str, Any]:
         "before_ns_per_step": row.before_ns,
         "after_ns_per_step": row.after_ns,
         "growth_ns_per_step": row.growth_ns,
+        "within": row.within,
     }
 
 

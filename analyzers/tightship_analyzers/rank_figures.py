@@ -90,7 +90,7 @@ def _roofline(facts: Facts) -> Figures:
 
 def _simulation(facts: Facts) -> Figures:
     """How well the dependency graph, run unchanged, gives the measured steps; and why no saving rests on it, if so."""
-    graph = facts.find(DependencyGraph) if facts.find(Steps) else None
+    graph = facts.find(DependencyGraph)
     return {
         "simulation_error_frac": graph.mean_error_frac if graph else None,
         "simulation": {

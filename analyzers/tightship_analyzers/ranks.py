@@ -38,10 +38,15 @@ def merge_ranks(judged: Sequence[RankVerdict[Source]]) -> list[tuple[Finding, Ra
             key = (finding.rule, finding.place)
             known = shared.setdefault(key, _Shared(worst=finding, rank=one))
             known.seen.append(one.rank)
-            if finding.saving.value > known.worst.saving.value:
+            if _loses(finding) > _loses(known.worst):
                 known.worst, known.rank = finding, one
     merged = [(_told(known, len(judged)), known.rank) for known in shared.values()]
     return sorted(merged, key=lambda pair: -midpoint_frac(pair[0]))
+
+
+def _loses(finding: Finding) -> tuple[float, int]:
+    """By what ranks are compared; a share is comparable though one rank's trace holds steps and another's none."""
+    return finding.share_frac, finding.saving.value
 
 
 def midpoint_frac(finding: Finding) -> float:

@@ -30,6 +30,7 @@ from tightship_analyzers.verdict_words import (
     saving_words,
     steps_of,
     steps_words,
+    together_words,
     uncovered_words,
 )
 from tightship_platform.units import format_frac, format_ns
@@ -123,11 +124,8 @@ def _print_findings(console: Console, result: OfflineResult) -> None:
     console.print(Text(steps_words(result), style="dim"))
     for number, (finding, worst) in enumerate(result.findings, start=1):
         _print_finding(console, number, finding, worst.rank if len(result.ranks) > 1 else None)
-    worst_frac = max(one.verdict.summary["joint_saving_frac"] for one in result.ranks)
-    if len(result.findings) > 1:
-        console.print(
-            Text(f"All of them together: at most {format_frac(worst_frac)} of the step (what overlaps counts once).")
-        )
+    if together := together_words(result):
+        console.print(Text(together))
 
 
 def _print_finding(console: Console, number: int, finding: Finding, rank: int | None) -> None:

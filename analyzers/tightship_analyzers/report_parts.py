@@ -15,7 +15,7 @@ from tightship_analyzers.offline import OfflineRank, OfflineResult
 from tightship_analyzers.rank_analysis import FactCost
 from tightship_analyzers.shown import label
 from tightship_analyzers.verdict_words import chain_words, graph_words, idle_rows, least_productive, rates_of
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 
 MOST_RANKS = 8
 """Ranks in the table: those that cost the others most."""
@@ -56,9 +56,9 @@ def print_across(console: Console, result: OfflineResult) -> None:
 
 def _headline(across: ArrivalSkew) -> str:
     steps = across.steps or 0
-    per = f", per step over {steps} steps" if steps > 1 else ", in the one step" if steps else ", in all"
+    per = f", per step over {plural(steps, 'step')}" if steps > 1 else ", in the one step" if steps else ", in all"
     left = f"; {across.left_out} without partner left out" if across.left_out else ""
-    return f"Arrival at {len(across.collectives)} collectives{per}{left}."
+    return f"Arrival at {plural(len(across.collectives), 'collective')}{per}{left}."
 
 
 def _cells(row: RankSkew, across: ArrivalSkew) -> Sequence[str]:
@@ -84,7 +84,7 @@ def print_idle(console: Console, result: OfflineResult) -> None:
     summary = one.verdict.summary
     window, steps = summary["window_ns"], summary["steps"]
     long = f"{format_ns(total // steps)} a step" if steps else format_ns(total)
-    share = f"{format_frac(total / window)} of {'it' if steps else 'the time'}"
+    share = f"{format_frac(total / window)} of {'it' if steps else 'the recording'}"
     console.print(Text(f"Why the device{whose} idles ({long}, {share})", style="bold"))
     if graphs := graph_words(one):
         console.print(Text(graphs, style="dim"), soft_wrap=True)

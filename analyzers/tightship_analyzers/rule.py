@@ -11,7 +11,7 @@ from typing import Any
 from tightship_analyzers.facts.memo import NotApplicable
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.vocabulary import Method
+from tightship_platform.vocabulary import Method, SavingUnit
 
 __all__ = ["Failed", "Finding", "Judgement", "NotApplicable", "Rule", "Saving", "Scope"]
 
@@ -19,23 +19,23 @@ Evidence = dict[str, Any]
 
 
 NOISE_FRAC = 0.01
-"""Share of the mean step below which a finding is not shown: steps of one job differ by more than that."""
+"""Share of the mean step, or of the recording, below which a finding is not shown: steps of one job differ by more."""
 
 
 class Scope(StrEnum):
     """What a rule judges."""
 
     TRACE = "trace"
-    """One rank's trace; needs are classes under `facts/`; savings are in ns/step."""
+    """One rank's trace; needs are classes under `facts/`; savings are in ns/step, without steps in ns/recording."""
     RANKS = "ranks"
     """The traces of several ranks side by side; savings are in ns/step."""
     SAMPLES = "samples"
     """A run's samples and steps over its life; savings are in ns of device time."""
 
     @property
-    def unit(self) -> str:
-        """Unit of the savings."""
-        return "ns" if self is Scope.SAMPLES else "ns/step"
+    def unit(self) -> SavingUnit:
+        """Unit of the savings; of a trace without steps see `claiming.unit_of`."""
+        return SavingUnit.DEVICE_TIME if self is Scope.SAMPLES else SavingUnit.STEP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,8 @@ class Saving:
 
     @classmethod
     def per_step(cls, steps: int, *, value_ns: int, low_ns: int, high_ns: int) -> Saving:
-        """From totals over `steps` steps to the mean step; low and high are brought in order around the value."""
+        """From totals over `steps` steps to the mean step (of a recording, 1: the totals); low and high are brought in
+        order around the value."""
         value = value_ns // steps
         low, high = max(0, min(low_ns // steps, value)), max(high_ns // steps, value)
         return cls(value=value, low=low, high=high)
@@ -71,12 +72,13 @@ class Finding:
     fix: str
     """The concrete change."""
     saving: Saving
-    unit: str
+    unit: SavingUnit
     share_frac: float
-    """The saving as a share of the mean step (traces) or of the run's device time (samples)."""
+    """The saving as a share of what the unit tells of: mean step, recording, or the run's device time."""
     evidence: list[Evidence] = field(default_factory=list)
     claims: Intervals = field(default_factory=Intervals.none)
-    """The time that would go, absolute ns; of a `bound` its measure is the saving's value times the steps."""
+    """The time that would go, absolute ns; of a `bound` its measure is the saving's value times the steps (once
+    for a recording)."""
     rank: int | None = None
     """The rank that it is about, of several side by side; None where one trace was judged."""
     without: Edits | None = None

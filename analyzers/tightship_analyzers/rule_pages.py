@@ -7,7 +7,7 @@ from typing import Any
 from tightship_analyzers.rule import Rule, Scope
 
 _SCOPES = {
-    Scope.TRACE: "one rank's trace; the saving is in ns per step",
+    Scope.TRACE: "one rank's trace; the saving is in ns per step, without steps in ns per recording",
     Scope.RANKS: "the traces of several ranks over one window; the saving is in ns per step",
     Scope.SAMPLES: "a run's samples and steps; the saving is in ns of device time",
 }

@@ -2,11 +2,12 @@
 trace's dependency graph again.
 
 [Note: simulated savings] The value is how much shorter the window gets, per step, from the unchanged simulation to the
-edited one; both have the same flaws. What the rule does not know (how often a thing happens, how much of it can be
-hidden) stays: its low and high keep their proportion to its value, and the error of the unchanged simulation is added
-on both sides. Where the rule's own low end, from what was measured, is below that, it stands. Findings are simulated
-one by one, and together where they are shown together: two calls that wait for the same kernel save nothing alone, for
-the other one inherits the wait.
+edited one; both have the same flaws. A recording without steps is one window and counts as one step; edits before the
+device's first work and after its last do not count there, as claims do not. What the rule does not know (how often a
+thing happens, how much of it can be hidden) stays: its low and high keep their proportion to its value, and the error
+of the unchanged simulation is added on both sides. Where the rule's own low end, from what was measured, is below that,
+it stands. Findings are simulated one by one, and together where they are shown together: two calls that wait for the
+same kernel save nothing alone, for the other one inherits the wait.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from operator import or_
 from tightship_analyzers.evidence import fact
 from tightship_analyzers.facts.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.memo import Facts, NotApplicable
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Finding, Saving
 from tightship_platform.vocabulary import Method
@@ -28,28 +29,29 @@ from tightship_platform.vocabulary import Method
 
 def saving_without(facts: Facts, edits: Edits, *, asker: str | None = None) -> Saving | NotApplicable:
     """What the mean step would lose with these edits, or why that cannot be simulated (then savings are bounds)."""
-    known, steps = facts.get(DependencyGraph, asker=asker), facts.get(Steps, asker=asker)
-    if isinstance(steps, NotApplicable):
-        return steps
+    known, window = facts.get(DependencyGraph, asker=asker), facts.get(Window, asker=asker)
+    if isinstance(window, NotApplicable):
+        return window
     if isinstance(known, NotApplicable):
         return known
     if known.distrust is not None:
         return NotApplicable(known.distrust)
-    value = min(max(0, int(known.saved_ns(edits).sum())) // steps.count, steps.mean_ns)
-    error = math.ceil(known.mean_error_frac * steps.mean_ns)
+    edits = edits.within(window.claim_start_ns, window.claim_end_ns) if not window.of_steps else edits
+    value = min(max(0, int(known.saved_ns(edits).sum())) // window.count, window.mean_ns)
+    error = math.ceil(known.mean_error_frac * window.mean_ns)
     return Saving(
         value=value,
         low=max(0, value - error),
-        high=min(value + error, max(steps.mean_ns, value)),
+        high=min(value + error, max(window.mean_ns, value)),
         method=Method.SIMULATED,
     )
 
 
 def simulated(facts: Facts, finding: Finding) -> Finding:
     """The finding with its saving by simulation; as it is, with the reason, where that is not possible."""
-    steps = facts.find(Steps)
-    if finding.without is None or steps is None:
+    if finding.without is None:
         return finding
+    window = facts[Window]
     found, bound = saving_without(facts, finding.without, asker=finding.rule), finding.saving
     if isinstance(found, NotApplicable):
         why = fact(f"A bound, not simulated: {found.reason}")
@@ -57,9 +59,9 @@ def simulated(facts: Facts, finding: Finding) -> Finding:
     low, high = found.low, found.high
     if bound.value:
         low = min(found.low * bound.low // bound.value, bound.low)
-        high = max(found.high, min(found.high * bound.high // bound.value, steps.mean_ns))
+        high = max(found.high, min(found.high * bound.high // bound.value, window.mean_ns))
     saving = Saving(value=found.value, low=low, high=high, method=Method.SIMULATED)
-    return replace(finding, saving=saving, share_frac=saving.value / steps.mean_ns)
+    return replace(finding, saving=saving, share_frac=saving.value / window.mean_ns)
 
 
 def simulated_together(facts: Facts, findings: Sequence[Finding]) -> Saving | None:

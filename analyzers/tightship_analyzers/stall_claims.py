@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, within_steps
+from tightship_analyzers.claiming import Where, claim, in_window, is_worth, time_of, within_window
 from tightship_analyzers.evidence import Evidence, fact
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.places import Places
 from tightship_analyzers.facts.stall_cost import idle_through
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Finding, Rule
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.columns import Int32s, Int64s, Table
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 
 class Pauses(NamedTuple):
@@ -43,8 +44,8 @@ class Pauses(NamedTuple):
 
     @classmethod
     def in_frames(cls, facts: Facts, wanted: Callable[[str], object]) -> Pauses:
-        """The outermost calls of Python functions within the steps whose names are wanted."""
-        frames = facts[ThreadFrames].frames.overlapping(facts[Steps].start_ns, facts[Steps].end_ns)
+        """The outermost calls of Python functions within the window whose names are wanted."""
+        frames = facts[ThreadFrames].frames.overlapping(facts[Window].start_ns, facts[Window].end_ns)
         calls = frames.take(facts.trace.names.mask(frames.name, lambda name: bool(wanted(name))))
         return cls.outermost(calls, calls.name, calls.tid)
 
@@ -62,10 +63,10 @@ def claim_pauses(
     what: str,
     sure_frac: float = 1.0,
 ) -> Iterator[Finding]:
-    """Findings on the places whose pauses cost the device at least this share of the step.
+    """Findings on the places whose pauses cost the device at least this share of the window.
 
     :param title: from the claims and the name of what paused.
-    :param what: plural noun for the pauses.
+    :param what: noun for one pause; its plural ends in s.
     :param sure_frac: share of the value that is the low end.
     """
     for place, rows in _by_place(facts, pauses).items():
@@ -73,12 +74,12 @@ def claim_pauses(
         spans = Intervals.of(start_ns, end_ns)
         if facts.trace.device_kind == "cpu":
             # There the host is the device: what it does in a pause is no training work, operator or not.
-            claims = within_steps(facts, spans)
+            claims = within_window(facts, spans)
         else:
-            claims = within_steps(facts, idle_through(start_ns, end_ns, facts[DeviceGaps].spans))
+            claims = within_window(facts, idle_through(start_ns, end_ns, facts[DeviceGaps].spans))
         if not is_worth(facts, claims, min_frac):
             continue
-        steps, held_ns = facts[Steps], within_steps(facts, spans).measure_ns
+        held_ns = within_window(facts, spans).measure_ns
         numbers, counts = np.unique(pauses.name[rows], return_counts=True)
         name = shown(facts.trace.names[int(numbers[counts.argmax()])], 80)
         without = Edits()
@@ -90,16 +91,16 @@ def claim_pauses(
             rule,
             claims,
             title=title(claims, name),
-            place=place,
+            where=Where(place),
             fix=fix,
             low_ns=int(claims.measure_ns * sure_frac),
             high_ns=held_ns,
             gap=cause,
             evidence=[
                 fact(
-                    f"{len(rows)} {what} in {steps.count} steps take {a_step(facts, held_ns)}, mostly {name}",
+                    f"{plural(len(rows), what)} {in_window(facts)}, {time_of(facts, held_ns)}, mostly {name}",
                     len(rows),
-                    what,
+                    f"{what}s",
                 ),
                 change,
             ],

@@ -60,7 +60,7 @@ def replace_findings(
             row = Finding(run_id=run_id, rule=finding.rule, place=finding.place)
             session.add(row)
         row.trace_id = trace_id
-        row.title, row.fix, row.unit = finding.title, finding.fix, finding.unit
+        row.title, row.fix, row.unit = finding.title, finding.fix, finding.unit.value
         # Where nothing can be told, as of a risk, the saving is missing and not zero.
         saving = finding.saving if finding.saving.high else None
         row.value = None if saving is None else saving.value

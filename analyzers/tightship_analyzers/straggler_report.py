@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tightship_analyzers.stragglers import Contribution, Share, WhatIf, Worker
 from tightship_platform.tables import Column, print_table, printable
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 
 SAME_FRAC = 0.01
 """A slowdown within this of 1 is no slowdown: the replay's own error is of this size."""
@@ -73,7 +73,11 @@ def print_stragglers(job: WhatIf, path: str, *, workers: bool, limit: int) -> No
     """The verdict, then who is to blame, each with what its repair alone would give back."""
     console = Console(highlight=False)
     actual, ideal = float(job.actual_ns.mean()), float(job.ideal_ns.mean())
-    _say(console, f"{printable(path)}: {len(job.workers)} workers, {len(job.grid.steps)} steps", "bold")
+    _say(
+        console,
+        f"{printable(path)}: {plural(len(job.workers), 'worker')}, {plural(len(job.grid.steps), 'step')}",
+        "bold",
+    )
     _say(
         console,
         f"Without stragglers a step would take {_ns(ideal)} instead of {_ns(actual)}: slowdown {job.slowdown:.4f}.",
@@ -106,7 +110,7 @@ def print_stragglers(job: WhatIf, path: str, *, workers: bool, limit: int) -> No
         ]
         print_table(columns, cells, empty="none")
         if len(rows) > limit:
-            _say(console, f"{len(rows) - limit} more are not shown (--limit).", "dim")
+            _say(console, f"Not shown: {len(rows) - limit} more (--limit).", "dim")
     console.print()
     errors = job.simulation_error_frac
     _say(

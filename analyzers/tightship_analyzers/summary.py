@@ -19,7 +19,7 @@ from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import union_of
 from tightship_analyzers.trace.model import EventKind, Trace
 from tightship_platform.units import format_frac, format_ns, plural
-from tightship_platform.vocabulary import Method
+from tightship_platform.vocabulary import Method, SavingUnit
 
 Together = Callable[[Sequence[Finding]], Saving | None]
 """What findings save when they are simulated together; None where they cannot be."""
@@ -30,22 +30,25 @@ def summarize(
 ) -> dict[str, Any]:
     """The summary of one trace. Times are ns; `buckets` sums to `window_ns` exactly; missing is null.
 
-    - `window_ns`: the whole steps; without steps the whole trace, and `step_ns` is null;
-    - `claims`: groups of findings whose time overlaps, each with the joint saving per step: never add up findings;
-    - `joint_saving_frac`: share of the step that all findings together would give back at most;
+    - `saving_unit`: `ns/step`, or without steps `ns/recording`: then `step_ns` is null, and the recording is judged as
+      one window; null where nothing can be judged;
+    - `window_ns`: the whole steps, or the recording;
+    - `claims`: groups of findings whose time overlaps, each with the joint saving (per step): never add up findings;
+    - `joint_saving_frac`: share of the window that all findings together would give back at most;
     - `covered_frac`: share of the recording whose device events are in the file; below 1 or null where it was cut off,
       and then the first of the warnings says so;
     - `untraced_step_ns`: mean step by the step counter outside of the capture, where known.
     """
     trace = facts.trace
     window, split, steps, busy = facts.find(Window), facts.find(StepSplit), facts.find(Steps), facts.find(DeviceBusy)
-    claims = merge_claims(findings, steps, untraced_ns, partial(simulated_together, facts)) if steps else []
+    claims = merge_claims(findings, window, untraced_ns, partial(simulated_together, facts)) if window else []
     joint = simulated_together(facts, findings) if len(claims) > 1 else None
     return {
         "device": shown(trace.device_name),
         "device_kind": trace.device_kind,
         "events": trace.events,
         "covered_frac": trace.covered_frac,
+        "saving_unit": (SavingUnit.STEP if window.of_steps else SavingUnit.RECORDING).value if window else None,
         "window_start_ns": window.start_ns if window else None,
         "window_ns": window.window_ns if window else 0,
         "steps": steps.count if steps else 0,
@@ -60,8 +63,8 @@ def summarize(
         "device_busy_ns": busy.spans.measure_ns if busy else None,
         "buckets": {bucket.value: ns for bucket, ns in split.buckets_ns.items()} if split else {},
         "claims": claims,
-        "joint_saving_frac": joint.value / steps.mean_ns
-        if joint and steps
+        "joint_saving_frac": joint.value / window.mean_ns
+        if joint and window
         else min(1.0, sum(claim["share_frac"] for claim in claims)),
         "warnings": [shown(line, 300) for line in (*uncovered(trace), *trace.warnings, *_inferred(trace), *notes)],
     }
@@ -95,17 +98,19 @@ def _inferred(trace: Trace) -> Iterator[str]:
         return
     count = kernel_classes(trace).inferred
     if count:
-        yield f"{count} device events count as communication by their names alone; the trace says nothing more of them"
+        yield (
+            f"{plural(count, 'device event')} counted as communication by name alone; the trace says nothing more of it"
+        )
 
 
 def merge_claims(
-    findings: list[Finding], steps: Steps, untraced_ns: int | None = None, together: Together | None = None
+    findings: list[Finding], window: Window, untraced_ns: int | None = None, together: Together | None = None
 ) -> list[dict[str, Any]]:
     """Groups of findings that claim overlapping time, the largest joint saving first.
 
     The joint value is what they save when they are simulated together, by `together`; where that is not possible it is
     the measure of the union of what they claim. At least the best single low end is sure; at most the high ends
-    together, but never more than the step.
+    together, but never more than the step (the recording).
     """
     groups: list[list[Finding]] = []
     for finding in findings:
@@ -117,25 +122,26 @@ def merge_claims(
             else:
                 apart.append(group)
         groups = [*apart, overlapping]
-    scale = (untraced_ns, steps.mean_ns) if untraced_ns and untraced_ns < steps.mean_ns else (1, 1)
-    step_ns = steps.mean_ns * scale[0] // scale[1]
-    found = (_claim(group, steps, step_ns, together) for group in groups)
+    is_slower = window.of_steps and untraced_ns and untraced_ns < window.mean_ns
+    scale = (untraced_ns or 1, window.mean_ns) if is_slower else (1, 1)
+    step_ns = window.mean_ns * scale[0] // scale[1]
+    found = (_claim(group, window, step_ns, together) for group in groups)
     return sorted(found, key=lambda claim: -int(claim["saving_ns"]))
 
 
-def _claim(group: list[Finding], steps: Steps, step_ns: int, together: Together | None) -> dict[str, Any]:
+def _claim(group: list[Finding], window: Window, step_ns: int, together: Together | None) -> dict[str, Any]:
     simulated = together(group) if together and len(group) > 1 else None
     if simulated:
-        value = min(step_ns, simulated.value * step_ns // steps.mean_ns)
+        value = min(step_ns, simulated.value * step_ns // window.mean_ns)
         share = value / step_ns
     elif len(group) == 1 and group[0].saving.method is Method.SIMULATED:
         value, share = group[0].saving.value, group[0].share_frac
     else:
         # One finding keeps its own figures to the ns; several are the measure of their union.
         union = union_of(finding.claims for finding in group)
-        share = union.measure_ns / steps.window_ns
+        share = union.measure_ns / window.window_ns
         value = (
-            group[0].saving.value if len(group) == 1 else min(step_ns, union.measure_ns * step_ns // steps.window_ns)
+            group[0].saving.value if len(group) == 1 else min(step_ns, union.measure_ns * step_ns // window.window_ns)
         )
     low = min(value, max(finding.saving.low for finding in group))
     high = max(value, min(step_ns, sum(finding.saving.high for finding in group)))

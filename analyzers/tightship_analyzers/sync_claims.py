@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, waits_for_workers
+from tightship_analyzers.claiming import Where, claim, in_window, is_worth, time_of, waits_for_workers
 from tightship_analyzers.evidence import Evidence, fact
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.sync_places import SyncKind, SyncPlace, SyncPlaces
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Finding, Rule
+from tightship_platform.units import plural
 
 
 def claim_syncs(
@@ -24,7 +25,7 @@ def claim_syncs(
     fix: str,
     change: Evidence,
 ) -> Iterator[Finding]:
-    """Findings on the places whose calls cost the device at least this share of the step.
+    """Findings on the places whose calls cost the device at least this share of the window.
 
     Where other blocking calls follow in the same step they may inherit the wait: then the low end is 0.
     """
@@ -32,27 +33,26 @@ def claim_syncs(
     for place in places:
         if place.kind is not kind or not is_worth(facts, place.cost, min_frac):
             continue
-        steps = facts[Steps]
         yield claim(
             facts,
             rule,
             place.cost,
             title=title(place),
-            place=place.place,
+            where=Where(place.place),
             fix=fix,
             low_ns=place.cost.measure_ns if len(places) == 1 else 0,
             high_ns=min(place.blocked_ns, facts[DeviceGaps].spans.measure_ns),
             gap="host sync",
             evidence=[
                 fact(
-                    f"{len(place.rows)} blocking calls in {steps.count} steps hold the host for "
-                    f"{a_step(facts, place.blocked_ns)}",
+                    f"The host stands still for {time_of(facts, place.blocked_ns)}, "
+                    f"{plural(len(place.rows), 'blocking call')} {in_window(facts)}",
                     len(place.rows),
                     "calls",
                 ),
                 fact(
-                    f"The device idles for {a_step(facts, place.cost.measure_ns)} because of them",
-                    place.cost.measure_ns / steps.count,
+                    f"The device idles for {time_of(facts, place.cost.measure_ns)} because of them",
+                    place.cost.measure_ns / facts[Window].count,
                     "ns",
                 ),
                 change,

@@ -12,8 +12,8 @@ from tightship_analyzers.offline import OfflineRank, OfflineResult, not_judged
 from tightship_analyzers.rank_figures import MOST_PLACES
 from tightship_analyzers.rule import Evidence, Finding
 from tightship_analyzers.step_account import QUEUED
-from tightship_platform.units import format_frac, format_ns
-from tightship_platform.vocabulary import Bucket
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import Bucket, SavingUnit
 
 LEAST_GRAPH_FRAC = 0.001
 """Share of the window below which captured graphs are not worth a line."""
@@ -55,7 +55,7 @@ def headline(result: OfflineResult) -> str:
         if len(result.ranks) > 1
         else ("The device works")
     )
-    said = f"{whom} {format_frac(_productive(worst))} of {'the step' if summary['steps'] else 'the time'}"
+    said = f"{whom} {format_frac(_productive(worst))} of the {whole_of(worst)}"
     if not losses:
         return f"{said}."
     part, ns = losses[0]
@@ -91,17 +91,14 @@ def least_productive(result: OfflineResult) -> OfflineRank:
 def nothing_found(result: OfflineResult) -> str:
     """What is said where there is no finding; a clean bill only for traces whose steps could be judged."""
     judged = result.rules - len(not_judged(result.ranks))
-    counted = f"{judged} of {result.rules} rule{'s' if result.rules > 1 else ''} judged"
+    counted = f"{judged} of {plural(result.rules, 'rule')} judged"
     if is_clean(result):
         return f"Nothing above the thresholds; {counted}."
     if not judged:
         return "No advice: no rule could judge; why stands below."
     if not any(one.verdict.summary["buckets"] for one in result.ranks):
         return "No advice: nothing that was recorded can be judged."
-    return (
-        f"No advice: {counted} without steps, and found nothing. Call prof.step() after each step, of inference too, "
-        "and record again."
-    )
+    return f"No advice: {counted} the recording as a whole, and found nothing. Steps would tell more; how stands below."
 
 
 def is_clean(result: OfflineResult) -> bool:
@@ -161,15 +158,32 @@ def idle_rows(one: OfflineRank) -> list[tuple[str, str, int]]:
 def saving_words(finding: Finding) -> str:
     """What a finding saves: `up to` its high end where it may save nothing, else its value between low and high."""
     saving, method = finding.saving, finding.saving.method.value
+    per, whole = (" a step", "it") if finding.unit == SavingUnit.STEP else ("", f"the {finding.unit.whole}")
     if not saving.low:
         share = finding.share_frac * saving.high / saving.value if saving.value else 0.0
-        return f"up to {format_ns(saving.high)} a step ({method}), {format_frac(share)} of it"
+        return f"up to {format_ns(saving.high)}{per} ({method}), {format_frac(share)} of {whole}"
     between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "
-    return f"{format_ns(saving.value)} a step ({between}{method}), {format_frac(finding.share_frac)} of it"
+    return f"{format_ns(saving.value)}{per} ({between}{method}), {format_frac(finding.share_frac)} of {whole}"
+
+
+def whole_of(one: OfflineRank) -> str:
+    """What a share is a share of: the `step`, or where the trace marks none the `recording`."""
+    return (SavingUnit.STEP if one.verdict.summary["steps"] else SavingUnit.RECORDING).whole
+
+
+def together_words(result: OfflineResult) -> str | None:
+    """What all findings give back together, on the rank where that is most; None for a single one."""
+    if len(result.findings) < 2:
+        return None
+    worst = max(result.ranks, key=lambda one: float(one.verdict.summary["joint_saving_frac"]))
+    most = format_frac(worst.verdict.summary["joint_saving_frac"])
+    return f"All of them together: at most {most} of the {whole_of(worst)} (what overlaps counts once)."
 
 
 def steps_words(result: OfflineResult) -> str:
     """In whose steps savings are told."""
+    if not any(one.verdict.summary["steps"] for one in result.ranks):
+        return "Savings are told of the whole recording, which marks no steps; recording makes programs slower."
     untraced_ns = least_productive(result).verdict.summary["untraced_step_ns"]
     if untraced_ns is None:
         return "In steps as recorded: recording makes them longer, most with stacks; a file does not tell how much."
@@ -204,7 +218,7 @@ def chain_words(chain: dict[str, Any]) -> str:
         " …" if chain["length"] > len(chain["ops"]) else ""
     )
     return (
-        f"{chain['module']} ({ops}), {chain['chains']} times: up to {format_ns(chain['saving_ns'])} "
+        f"{chain['module']} ({ops}), {plural(chain['chains'], 'time')}: up to {format_ns(chain['saving_ns'])} "
         f"of {format_ns(chain['device_ns'])}"
     )
 
@@ -217,13 +231,15 @@ def device_of(summary: dict[str, Any]) -> str:
 def ranks_on(ranks: Sequence[OfflineRank]) -> str:
     """How many ranks on which devices."""
     devices = dict.fromkeys(device_of(one.verdict.summary) for one in ranks)
-    return f"{len(ranks)} ranks on {', '.join(devices)}"
+    return f"{plural(len(ranks), 'rank')} on {', '.join(devices)}"
 
 
 def step_words(one: OfflineRank, gap: Evidence) -> str:
     """The step that a stretch of time falls into, by the name that the program gave it."""
     number = gap.get("step")
     names = {row["step"]: str(row["name"]) for row in one.figures["steps"]}
+    if not names:
+        return "of the recording"
     return "outside of any step" if number is None else names.get(number, f"step {number}")
 
 
@@ -231,9 +247,9 @@ def steps_of(summary: dict[str, Any]) -> str:
     """How many steps of what length."""
     step = summary["step_ns"]
     if step is None:
-        return f"no whole step in {format_ns(summary['window_ns'])}"
+        return f"{format_ns(summary['window_ns'])} recorded, no whole step"
     if summary["steps"] == 1:
-        return f"one step of {format_ns(step['mean'])}"
+        return f"1 step of {format_ns(step['mean'])}"
     return (
         f"{summary['steps']} steps of {format_ns(step['mean'])} ({format_ns(step['min'])} to {format_ns(step['max'])})"
     )

@@ -23,6 +23,7 @@ from tightship_collectors.host_run import HostRun, RankView
 from tightship_collectors.processes import Process, ProcessTable
 from tightship_collectors.ranks import read_ranks
 from tightship_collectors.sources.base import OK
+from tightship_platform.units import plural
 from tightship_platform.wire import SourceState
 
 LOG = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Attribution:
 
     def state(self) -> SourceState:
         """What was seen, and which claims were not believed."""
-        detail = f"{len(self._accepted)} live run{'' if len(self._accepted) == 1 else 's'}"
+        detail = plural(len(self._accepted), "live run")
         if self._elsewhere:
             detail += f"; {len(self._elsewhere)} of other runtime directories left alone"
         for run, why in sorted(self._refused.items()):

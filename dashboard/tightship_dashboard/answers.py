@@ -15,7 +15,7 @@ from tightship_dashboard.links import Answer, Link, Part, finding_href, runs_hre
 from tightship_platform.reads.fleet import NO_TEAM
 from tightship_platform.reads.runs import counted_until_ns
 from tightship_platform.units import plural
-from tightship_platform.vocabulary import Bucket, RunState
+from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
 
 RANGE_WORDS = {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 
@@ -122,7 +122,7 @@ def one_run(run: dict[str, Any], findings: Sequence[dict[str, Any]], now_ns: int
         worst = findings[0]
         parts += [" Worst finding: ", Link(_without_stop(fmt.name(worst["title"])), finding_href(worst["finding"]))]
         saving = worst.get("saving") or {}
-        whole = "step" if saving.get("unit") == "ns/step" else "device time"
+        whole = SavingUnit(saving["unit"]).whole if saving.get("unit") else "device time"
         told = saving.get("share_frac") is None or "%" in worst["title"]  # most titles name the share themselves
         parts += ["." if told else f", {fmt.percent(saving['share_frac'])} of the {whole}."]
     return parts
@@ -135,7 +135,9 @@ def one_finding(finding: dict[str, Any], step_ns: int | None) -> Answer:
     parts: list[Part] = [_without_stop(fmt.name(finding["title"]))]
     if saving["value"] is None:
         parts += [". What it costs could not be estimated"]
-    elif saving["unit"] == "ns/step":
+    elif saving["unit"] == SavingUnit.RECORDING:
+        parts += [". Without it the recording would be ", Link(value, "#gap"), " shorter"]
+    elif saving["unit"] == SavingUnit.STEP:
         of = f" of {fmt.duration(step_ns)}" if step_ns else ""
         parts += [". Without it each step", of, " would be ", Link(value, "#gap"), " shorter"]
     else:

@@ -74,6 +74,22 @@ class Method(StrEnum):
     BOUND = "bound"
 
 
+class SavingUnit(StrEnum):
+    """What a saving is told of."""
+
+    STEP = "ns/step"
+    """The mean step of a trace."""
+    RECORDING = "ns/recording"
+    """The whole recording: a trace that marks no steps is judged as one period."""
+    DEVICE_TIME = "ns"
+    """Device time over the life of a run, or of the recent runs of a workflow."""
+
+    @property
+    def whole(self) -> str:
+        """What a share is a share of: 12 % of the step."""
+        return {SavingUnit.STEP: "step", SavingUnit.RECORDING: "recording"}.get(self, "device time")
+
+
 class OpportunityState(StrEnum):
     """Where an opportunity stands in the loop."""
 

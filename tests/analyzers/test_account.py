@@ -79,7 +79,14 @@ def test_without_a_trace_stepping_is_unexplained() -> None:
 
 def test_without_a_counter_nothing_is_claimed() -> None:
     phases = Phases(counted=False)
-    assert account([ONE], phases, {"productive": 1}) == {Bucket.UNEXPLAINED: 9 * HOUR}
+    assert account([ONE], phases, {}) == {Bucket.UNEXPLAINED: 9 * HOUR}
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_run_without_steps_is_split_as_its_recordings_say(counted: bool) -> None:
+    idle = Held(device=1, start_ns=0, end_ns=10 * HOUR, idle=[(4 * HOUR, 7 * HOUR)])
+    buckets = account([idle], Phases(counted=counted), {"productive": 3, "host": 4})
+    assert buckets == {Bucket.PRODUCTIVE: 3 * HOUR, Bucket.HOST: 4 * HOUR, Bucket.HELD_IDLE: 3 * HOUR}
 
 
 def test_a_run_that_never_stepped_is_start_up_but_for_its_idle_time() -> None:

@@ -39,6 +39,7 @@ def test_json_keys_are_stable() -> None:
         "device_kind",
         "events",
         "covered_frac",
+        "saving_unit",
         "window_start_ns",
         "window_ns",
         "steps",

@@ -70,6 +70,7 @@ def test_json_keys_are_stable(tmp_path: Path) -> None:
         "before_ns_per_step": 2_000.0,
         "after_ns_per_step": 3_000.0,
         "growth_ns_per_step": 1_000.0,
+        "within": None,
     }
     assert (rows["triton_fused"]["change"], rows["aten::linear"]["change"]) == ("appeared", "same")
     assert ask(before, after, "--all-steps")["after"]["steps"] == 3
@@ -97,7 +98,7 @@ def test_what_the_terminal_shows(tmp_path: Path) -> None:
     assert "all together +1.40 µs per step." in lines
     assert any(line.startswith("Modules were not compared") for line in lines)
     few = run(before, after, "--limit", 1).output
-    assert "1 smaller changes are not shown (--limit)" in few and "triton_fused" not in few
+    assert "1 smaller change not shown (--limit)" in few and "triton_fused" not in few
     same = run(before, before).output
     assert same.count("Nothing changed.") == 2
 
@@ -170,3 +171,29 @@ def test_nothing_to_compare_is_one_line_and_exit_code_2(tmp_path: Path, what: st
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def reading(folder: Path, read_ns: int, *, alone: bool = False) -> Path:
+    made = DeviceTrace()
+    for number in range(3):
+        at = 100_000 * number
+        made.step(number, at, at + 100_000)
+        made.pair((at + 200, at + 300), (at + 1_000, at + 3_000))
+        made.host("aten::item", at + 10_000, at + 10_400 + read_ns)
+        made.host("aten::_local_scalar_dense", at + 10_100, at + 10_300 + read_ns)
+        if alone:
+            made.host("aten::_local_scalar_dense", at + 60_000, at + 60_100)
+    folder.mkdir()
+    made.read(folder)
+    return folder / "made.json"
+
+
+def test_what_only_another_name_calls_is_told_once(tmp_path: Path) -> None:
+    before, after = reading(tmp_path / "a", 1_000), reading(tmp_path / "b", 9_000)
+    shown = run(before, after).output
+    assert "aten::item" in shown and "_local_scalar_dense" not in shown
+    assert "1 name left out that only another of them calls" in shown
+    within = {row["name"]: row["within"] for row in ask(before, after)["rows"]}
+    assert within["aten::_local_scalar_dense"] == "aten::item" and within["aten::item"] is None
+    also_alone = reading(tmp_path / "c", 9_000, alone=True)
+    assert "aten::_local_scalar_dense" in run(before, also_alone).output, "there it has calls of its own"

@@ -57,8 +57,8 @@ class TestSteps:
         made.steps(100)
         found = facts_of(made, tmp_path)
         steps = found.get(Steps)
-        assert isinstance(steps, NotApplicable) and "record for longer" in steps.reason
-        assert found[Window].window_ns == 10_000, "without steps the whole trace"
+        assert isinstance(steps, NotApplicable) and "records for longer" in steps.reason
+        assert found[Window].window_ns == 10_000, "without steps the whole recording"
 
 
 class TestDeviceBusy:

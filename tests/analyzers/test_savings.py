@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.distortion import undistort
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.fleet.step_pace import Counted, median_step
 from tightship_analyzers.judge import judge_trace
 from tightship_analyzers.ranks import RankVerdict, merge_ranks
 from tightship_analyzers.rule import Finding, Saving
 from tightship_analyzers.summary import merge_claims
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.vocabulary import SavingUnit
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"
-STEPS = Steps(bounds_ns=np.array([0, 1000, 2000], dtype=np.int64), tid=0)
+STEPS = Window(np.array([0, 1000, 2000], dtype=np.int64), 0, True, 0, 2000)
 
 
 def finding(rule: str, *claims: tuple[int, int], low: int = 0, high: int = 0, place: str = "") -> Finding:
@@ -32,7 +33,7 @@ def finding(rule: str, *claims: tuple[int, int], low: int = 0, high: int = 0, pl
         place=place,
         fix="",
         saving=Saving.per_step(2, value_ns=spans.measure_ns, low_ns=low, high_ns=high),
-        unit="ns/step",
+        unit=SavingUnit.STEP,
         share_frac=spans.measure_ns / STEPS.window_ns,
         claims=spans,
     )
@@ -150,7 +151,9 @@ class TestPace:
 class TestRanks:
     def test_the_same_defect_on_all_ranks_is_told_once(self) -> None:
         said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
-        worse = replace(said, findings=[replace(said.findings[0], saving=Saving(value=10**9, low=0, high=10**9))])
+        worse = replace(
+            said, findings=[replace(said.findings[0], saving=Saving(value=10**9, low=0, high=10**9), share_frac=1.0)]
+        )
         ranks = [RankVerdict(rank=rank, source=f"r{rank}", verdict=worse if rank == 2 else said) for rank in range(4)]
         [(found, worst)] = merge_ranks(ranks)
         assert (found.saving.value, worst.rank) == (10**9, 2)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from captured import END, FIRST_STEP, LAST_STEP, a_capture, begin, finish, recorded
-from records import MIN, T0, S, batch, run_samples, steps
+from records import MIN, T0, S, batch, held, run_samples, started, steps
+from rule_jobs import job_of
 from sqlalchemy import func, select
+from trace_files import unmarked
 
 from tightship_analyzers.analysis import analyze_capture
 from tightship_analyzers.fleet import accounting, idleness, ranking
@@ -310,3 +313,28 @@ def test_recording_that_slows_the_job_widens_the_saving(database: Database, arti
     assert summary["untraced_step_ns"] == S // 200
     assert found["saving"]["low"] == 0 < found["saving"]["value"] <= found["saving"]["high"] <= S // 200
     assert any("Recording made a step" in entry.get("text", "") for entry in found["evidence"])
+
+
+def test_a_run_that_marks_no_steps_is_judged_by_its_recording(
+    database: Database, artifacts: ArtifactStore, tmp_path: Path
+) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started("s1", "serve"), now=T0)
+        ingest.apply_batch(session, batch(allocations=[held("s1")]), now=T0 + MIN)
+    file = unmarked(job_of("launch-bound", bad=True).text(), tmp_path / "serving.json").read_bytes()
+    key = a_capture(database, artifacts, "s1", {0: gzip.compress(file)}, now=now_ns())
+    assert analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        finish(session, "s1", "serve")
+        run = session.scalars(select(Run)).one()
+        buckets = accounting.account_run(session, run)
+        assert sum(buckets.values()) == END - T0, "to the ns"
+        assert not {"startup", "shutdown"} & set(buckets) and buckets["productive"] > 0
+        ranking.rank_all(session, now=END)
+        found = findings.list_findings(session)
+        [first, *_] = opportunities.list_opportunities(session)
+        [trace] = session.scalars(select(Trace)).all()
+    assert {one["saving"]["unit"] for one in found} == {"ns/recording"}
+    assert first["device_ns"] == END - T0
+    [claim, *_] = trace.summary["claims"]
+    assert first["recoverable_device_ns"] == int(Fraction(claim["share_frac"]) * (END - T0))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
 
 from tightship_analyzers.breakdown.duration_stats import grouped
 from tightship_analyzers.breakdown.launched_work import LaunchedWork
 from tightship_analyzers.breakdown.steps import step_count
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.open_rows import OpenRows
 
 SAME_FRAC = 0.05
 """Changes of the time per step up to this share of the larger one are within what runs differ by anyway."""
@@ -68,6 +71,9 @@ class DiffRow:
     after: Total
     before_steps: int
     after_steps: int
+    within: str | None = None
+    """The name that every one of its calls lies directly in, and that has as many calls and changed in the same way:
+    it tells the same, and more. None: there is no such name."""
 
     @property
     def before_ns(self) -> float:
@@ -131,6 +137,8 @@ class TraceTotals:
     def __init__(self, traces: Iterable[Trace] = ()) -> None:
         self.steps = 0
         self.totals: dict[tuple[Part, str], Total] = {}
+        self.callers: dict[tuple[Part, str], str | None] = {}
+        """The one name that all calls lie directly in, of operators in operators and modules in modules."""
         for trace in traces:
             self.add(trace)
 
@@ -142,6 +150,15 @@ class TraceTotals:
             own[part, name] += total
         for key, total in own.items():
             self.totals[key] = self.totals.get(key, Total()) + total
+        for key, caller in _callers(trace):
+            self.callers[key] = caller if self.callers.get(key, caller) == caller else None
+
+    def only_caller(self, part: Part, name: str) -> str | None:
+        """The name that all calls of this one lie directly in, one each."""
+        caller = self.callers.get((part, name))
+        if caller is None or self.totals[part, caller].count != self.totals[part, name].count:
+            return None
+        return caller
 
 
 def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplicable:
@@ -162,6 +179,8 @@ def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplic
         )
         for part, name in before.totals.keys() | after.totals.keys()
     ]
+    by_name = {(row.part, row.name): row for row in rows}
+    rows = [_placed(row, by_name, before, after) for row in rows]
     rows.sort(key=lambda row: (-abs(row.growth_ns), row.part, row.name))
     seen = {row.part for row in rows}
     return TraceDiff(
@@ -170,6 +189,28 @@ def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplic
         rows=tuple(rows),
         absent=tuple(part for part in Part if part not in seen),
     )
+
+
+def _placed(row: DiffRow, rows: Mapping[tuple[Part, str], DiffRow], before: TraceTotals, after: TraceTotals) -> DiffRow:
+    """The row with what it lies within, on both sides where both have it."""
+    sides = [side for side, total in ((before, row.before), (after, row.after)) if total.count]
+    callers = {side.only_caller(row.part, row.name) for side in sides}
+    caller = callers.pop() if len(callers) == 1 else None
+    if caller is None or rows[row.part, caller].change is not row.change:
+        return row
+    return replace(row, within=caller)
+
+
+def _callers(trace: Trace) -> Iterator[tuple[tuple[Part, str], str | None]]:
+    modules = trace.frames.take(trace.names.mask(trace.frames.name, lambda text: text.startswith(MODULE)))
+    for part, table in ((Part.OPERATOR, trace.host_ops), (Part.MODULE, modules)):
+        for tid in np.unique(table.tid).tolist():
+            own = table.take(table.tid == tid)
+            parent = OpenRows.of(own.start_ns, own.end_ns).parent
+            outer = np.append(own.name, -1)[parent]
+            for number, caller in np.unique(np.stack((own.name, outer)), axis=1).T.tolist():
+                around = trace.names[caller].removeprefix(MODULE) if caller >= 0 and caller != number else None
+                yield (part, trace.names[number].removeprefix(MODULE)), around
 
 
 def _totals(trace: Trace) -> Iterator[tuple[Part, str, Total]]:

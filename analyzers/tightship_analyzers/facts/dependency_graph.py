@@ -98,8 +98,7 @@ class DependencyGraph:
         if isinstance(window, NotApplicable):
             return window
         trace, steps = facts.trace, facts.find(Steps)
-        bounds = steps.bounds_ns if steps else np.array([window.start_ns, window.end_ns], dtype=np.int64)
-        graph = build(trace, bounds, steps.tid if steps else calling_thread(trace))
+        graph = build(trace, window.bounds_ns, steps.tid if steps else calling_thread(trace))
         events = trace.device_events
         inside = events.take((events.start_ns >= window.start_ns) & (events.start_ns < window.end_ns))
         anchored = int(inside.dur_ns[inside.launch < 0].sum())

@@ -26,7 +26,7 @@ class OptimizerSteps:
         """From torch's own annotation `Optimizer.step#<class>.step`."""
         calls = facts.trace.annotations_named(OPTIMIZER)
         if not len(calls):
-            return NotApplicable("needs steps, and the trace marks none: call prof.step() after each one")
+            return NotApplicable("needs calls of an optimizer; the trace holds none")
         tid = int(np.bincount(calls.tid).argmax())
         calls = calls.take(calls.tid == tid)
         # Sorted by start, the enclosing one first: what ends after every earlier one is not inside any.

@@ -11,7 +11,7 @@ from tightship_analyzers.facts.device_work import DeviceWork
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.op_tree import OpTree
 from tightship_analyzers.facts.optimizer_steps import OPTIMIZER, OptimizerSteps
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
@@ -24,7 +24,7 @@ _MATRIX_WORK = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerCall:
-    """One call of the optimizer within the steps."""
+    """One call of the optimizer within the window."""
 
     start_ns: int
     end_ns: int
@@ -46,7 +46,7 @@ class OptimizerCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerWork:
-    """All calls within the steps."""
+    """All calls within the window."""
 
     calls: list[OptimizerCall]
     optimizer: str
@@ -55,15 +55,15 @@ class OptimizerWork:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs optimizer annotations and operators."""
-        steps, optimizer, tree = facts.get(Steps), facts.get(OptimizerSteps), facts.get(OpTree)
-        for fact in (steps, optimizer, tree):
+        window, optimizer, tree = facts.get(Window), facts.get(OptimizerSteps), facts.get(OpTree)
+        for fact in (window, optimizer, tree):
             if isinstance(fact, NotApplicable):
                 return fact
-        assert isinstance(steps, Steps) and isinstance(optimizer, OptimizerSteps) and isinstance(tree, OpTree)
-        inside = (optimizer.calls.start_ns >= steps.start_ns) & (optimizer.calls.end_ns <= steps.end_ns)
+        assert isinstance(window, Window) and isinstance(optimizer, OptimizerSteps) and isinstance(tree, OpTree)
+        inside = (optimizer.calls.start_ns >= window.start_ns) & (optimizer.calls.end_ns <= window.end_ns)
         calls = optimizer.calls.take(inside)
         if not len(calls):
-            return NotApplicable("needs a whole call of the optimizer within the steps")
+            return NotApplicable("needs a whole call of the optimizer within the window")
         names = facts.trace.names
         found = [
             _call(facts, tree, optimizer.tid, start_ns, end_ns)

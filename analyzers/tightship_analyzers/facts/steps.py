@@ -13,6 +13,10 @@ from tightship_analyzers.trace.model import Int64s, Trace
 
 PROFILER = "ProfilerStep#"
 
+LONGER = "`tightship profile RUN --duration 30s` records for longer"
+HOW_TO_MARK = f'{LONGER}; what has no optimizer marks them itself: record_function(f"ProfilerStep#{{n}}")'
+"""What gets them; the mark is that of prof.step()."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
@@ -75,10 +79,10 @@ class Steps:
         else:
             optimizer = facts.get(OptimizerSteps)
             if isinstance(optimizer, NotApplicable):
-                return optimizer
+                return NotApplicable(f"needs steps, and the recording marks none: {HOW_TO_MARK}")
             bounds, tid = np.unique(optimizer.calls.end_ns), optimizer.tid
             if len(bounds) < 2:
-                return NotApplicable("needs at least two optimizer steps; the trace holds one, record for longer")
+                return NotApplicable(f"needs steps, and the recording holds the end of one only: {LONGER}")
         covered_ns = facts.trace.covered_end_ns
         if covered_ns is not None:
             bounds = bounds[bounds <= covered_ns]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts, NotApplicable
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.trace.model import Annotations, DeviceEvents, Int64s
 
 ZERO_GRAD = "Optimizer.zero_grad#"
@@ -17,7 +17,7 @@ ZERO_GRAD = "Optimizer.zero_grad#"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZeroGrads:
-    """Calls of `zero_grad` within the steps, as torch annotates them."""
+    """Calls of `zero_grad` within the window, as torch annotates them."""
 
     calls: Annotations
     events: DeviceEvents
@@ -28,15 +28,15 @@ class ZeroGrads:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs the annotation of torch's optimizers."""
-        steps, kernels = facts.get(Steps), facts.get(KernelOps)
-        if isinstance(steps, NotApplicable):
-            return steps
+        window, kernels = facts.get(Window), facts.get(KernelOps)
+        if isinstance(window, NotApplicable):
+            return window
         if isinstance(kernels, NotApplicable):
             return kernels
         calls = facts.trace.annotations_named(ZERO_GRAD)
-        calls = calls.take((calls.start_ns >= steps.start_ns) & (calls.end_ns <= steps.end_ns))
+        calls = calls.take((calls.start_ns >= window.start_ns) & (calls.end_ns <= window.end_ns))
         if not len(calls):
-            return NotApplicable("needs a call of the optimizer's zero_grad within the steps")
+            return NotApplicable("needs a call of the optimizer's zero_grad within the window")
         launches = facts.trace.launches
         linked = np.flatnonzero(kernels.events.launch >= 0)
         launch = kernels.events.launch[linked]

@@ -2,13 +2,15 @@
 
 [Note: account] Every allocation (a device held from one instant to another) is cut by time:
 
-- before the first step: startup. A run whose counter never saw a step is startup, but for what was held idle;
+- before the first step: startup;
 - after the last step, once the run has ended: shutdown;
 - stretches in which the device was held idle (see facts/held_idle.py), never between the start and a first step;
 - the rest is the stepping phase. It is split as the run's traces say, in proportion to what they saw in each bucket.
   Without a trace nobody knows what happened in it: unexplained.
 
-Without a step counter there are no phases: what was not held idle is unexplained.
+A run that never made a step but of which a recording was judged as a whole (what serves, or trains without an optimizer
+of torch) has no phases: all that was not held idle is split as its recordings say. The first step ends that. Without
+such a recording it is startup where a counter would have seen a step, and unexplained where there is none.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ def account(held: Iterable[Held], phases: Phases, traced_ns: Mapping[str, int]) 
 
     `traced_ns`: ns per bucket as the run's traces saw them, together.
     """
+    weights = {Bucket(name): ns for name, ns in traced_ns.items() if ns > 0}
     totals: dict[Bucket, int] = {}
     stepping = 0
     for one in held:
@@ -69,15 +72,16 @@ def account(held: Iterable[Held], phases: Phases, traced_ns: Mapping[str, int]) 
         _add(totals, Bucket.HELD_IDLE, _measure(idle))
         rest = _complement(idle, one.start_ns, one.end_ns)
         if phases.first_step_ns is None:
-            bucket = Bucket.STARTUP if phases.counted else Bucket.UNEXPLAINED
-            _add(totals, bucket, _measure(rest))
+            if weights:
+                stepping += _measure(rest)
+            else:
+                _add(totals, Bucket.STARTUP if phases.counted else Bucket.UNEXPLAINED, _measure(rest))
             continue
         last = one.end_ns if phases.last_step_ns is None or not phases.ended else phases.last_step_ns
         last = max(last, phases.first_step_ns)
         _add(totals, Bucket.STARTUP, _measure(_clip(rest, one.start_ns, phases.first_step_ns)))
         _add(totals, Bucket.SHUTDOWN, _measure(_clip(rest, last, one.end_ns)))
         stepping += _measure(_clip(rest, phases.first_step_ns, last))
-    weights = {Bucket(name): ns for name, ns in traced_ns.items() if ns > 0}
     for bucket, ns in apportion(stepping, weights or {Bucket.UNEXPLAINED: 1}).items():
         _add(totals, bucket, ns)
     return totals
@@ -101,7 +105,7 @@ def apportion(total: int, weights: Mapping[Bucket, int]) -> dict[Bucket, int]:
 
 
 def stepping_ns(buckets: Mapping[str, int]) -> int:
-    """The part of an account in which the run made steps: what savings per step can be taken from."""
+    """The part of an account in which the run worked as its traces show: what savings can be taken from."""
     return sum(ns for bucket, ns in buckets.items() if bucket not in NOT_STEPPING)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -12,7 +13,7 @@ from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.history import read_history, read_phases
 from tightship_platform.models import Run, RunAccount, Trace
 from tightship_platform.units import NS_PER_S, now_ns
-from tightship_platform.vocabulary import RunState
+from tightship_platform.vocabulary import RunState, SavingUnit
 
 FRESH_NS = 10 * NS_PER_S
 """No account is made again sooner than this."""
@@ -74,17 +75,27 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
 def traced_buckets(session: Session, run: Run, phases: Phases) -> Mapping[str, int]:
     """Bucket → ns that the run's traces saw in it, all ranks and captures together.
 
-    A trace without a whole step counts only if it was taken between the first and the last step: a long step looks
-    like that, but so does start-up.
+    Those without whole steps only where `tells` says so.
     """
     totals: dict[str, int] = {}
     summaries = session.scalars(select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None)))
     for summary in summaries:
-        if not summary.get("steps") and not _while_stepping(summary.get("window_start_ns"), phases):
+        if not tells(summary, phases):
             continue
         for bucket, ns in (summary.get("buckets") or {}).items():
             totals[bucket] = totals.get(bucket, 0) + int(ns)
     return totals
+
+
+def tells(summary: Mapping[str, Any], phases: Phases) -> bool:
+    """Does an analysed trace say how its run works? One with whole steps does. A recording without any does if the run
+    makes no steps at all, or if it was taken between the first and the last one: a long step looks like that, but so
+    does start-up."""
+    if summary.get("steps"):
+        return True
+    if phases.first_step_ns is None:
+        return summary.get("saving_unit") == SavingUnit.RECORDING
+    return _while_stepping(summary.get("window_start_ns"), phases)
 
 
 def _while_stepping(time_ns: int | None, phases: Phases) -> bool:

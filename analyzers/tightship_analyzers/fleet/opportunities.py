@@ -17,7 +17,7 @@ from tightship_platform.vocabulary import Method
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What one or more findings of one trace would give back together, as shares of the mean step."""
+    """What one or more findings of one trace would give back together, as shares of the mean step or the recording."""
 
     rules: tuple[str, ...]
     share_frac: float
@@ -92,8 +92,8 @@ class _Share:
 def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
     """The opportunities of one workflow, the largest saving first, those without a known one last.
 
-    The share of the step is the mean over the traced runs, weighted by their stepping time, and is applied to the
-    stepping time of all recent runs. The low end counts only the runs that were traced.
+    The share (of the step, of the recording) is the mean over the traced runs, weighted by their stepping time, and is
+    applied to the stepping time of all recent runs. The low end counts only the runs that were traced.
     """
     traced = [run for run in runs if run.captures]
     traced_ns = sum(run.stepping_device_ns for run in traced)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.fleet.account import stepping_ns
+from tightship_analyzers.fleet.account import Phases, stepping_ns
+from tightship_analyzers.fleet.accounting import tells
+from tightship_analyzers.fleet.history import read_phases
 from tightship_analyzers.fleet.opportunities import (
     Claim,
     FindingText,
@@ -91,10 +94,18 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
     buckets: dict[int, dict[str, int]] = {run_id: {} for run_id in ids}
     for entry in session.scalars(select(RunAccount).where(RunAccount.run_id.in_(ids))):
         buckets[entry.run_id][entry.bucket] = entry.device_ns
+    by_id = {run.id: run for run in runs}
+
+    @functools.cache
+    def phases(run_id: int) -> Phases:
+        return read_phases(session, by_id[run_id])
+
     captures: dict[int, dict[int, list[list[Claim]]]] = {run_id: {} for run_id in ids}
     traces = select(Trace).where(Trace.run_id.in_(ids), Trace.analyzed_ns.is_not(None), Trace.error.is_(None))
     for trace in session.scalars(traces.order_by(Trace.id)):
-        if trace.summary.get("steps"):
+        if trace.summary.get("steps") or (
+            trace.summary.get("saving_unit") and tells(trace.summary, phases(trace.run_id))
+        ):
             # A trace without a capture was imported by itself.
             group = trace.capture_id if trace.capture_id is not None else -trace.id
             captures[trace.run_id].setdefault(group, []).append(_claims(trace.summary))

@@ -7,7 +7,7 @@ saving is what the steps lose. Edits of several findings are joined with `|` and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,6 +65,14 @@ class Edits:
         """Device events that one launch starts, such as all but the first of a fused or captured group."""
         numbers: Int64s = np.asarray(rows, dtype=np.int64)
         return cls(joined=frozenset(numbers.tolist()))
+
+    def within(self, start_ns: int, end_ns: int) -> Edits:
+        """Those of them that concern the host outside of [start, end) left out."""
+
+        def clipped(threads: Mapping[int, Intervals]) -> dict[int, Intervals]:
+            return {tid: spans.clip(start_ns, end_ns) for tid, spans in threads.items()}
+
+        return replace(self, host=clipped(self.host), syncs=clipped(self.syncs))
 
     def __or__(self, other: Edits) -> Edits:
         """Both at once; of two shares for one device event the smaller one holds."""

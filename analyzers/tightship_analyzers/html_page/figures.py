@@ -20,8 +20,9 @@ from tightship_analyzers.verdict_words import (
     not_judged_words,
     rates_of,
     step_words,
+    whole_of,
 )
-from tightship_platform.units import format_bytes, format_frac, format_ns
+from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 
 MOST_KERNELS = 20
 MOST_GAPS = 5
@@ -49,9 +50,9 @@ def gaps_section(result: OfflineResult) -> list[Markup]:
     parts = []
     if cells:
         whose = f" of rank {one.rank}" if several else ""
-        share = f"{format_frac(idle_ns / window)} of {'the step' if steps else 'the time'}"
+        share = f"{format_frac(idle_ns / window)} of the {whole_of(one)}"
         said = f"The device{whose} idles {share}. Every nanosecond of that has one cause and one place; the largest:"
-        head = ("cause", "place", f"of the {'step' if steps else 'time'}", "a step" if steps else "in all")
+        head = ("cause", "place", f"of the {whole_of(one)}", "a step" if steps else "in all")
         parts.append(element("p", said))
         parts.append(table(head, cells, left=(0, 1), caption="Idle time by cause"))
         parts += [element("p", said) for said in (graph_words(one),) if said]
@@ -101,7 +102,7 @@ def across_section(result: OfflineResult) -> list[Markup]:
     return [
         element(
             "p",
-            f"From {len(across.collectives)} collectives that the ranks share; times are "
+            f"From {plural(len(across.collectives), 'collective')} that the ranks share; times are "
             f"{'per step' if across.steps else 'totals'}. What others waited is device time summed over them.",
             class_="quiet",
         ),
@@ -170,7 +171,7 @@ def _device(one: OfflineRank) -> list[Markup]:
         ),
         *_calls(figures),
         table(("kernel", "type", "count", "sum", "mean"), kernels, left=(0, 1), caption="Kernels by time"),
-        element("p", f"{more} more kernels are in the JSON." if more > 0 else None, class_="quiet"),
+        element("p", f"{plural(more, 'more kernel')} in the JSON." if more > 0 else None, class_="quiet"),
     ]
 
 

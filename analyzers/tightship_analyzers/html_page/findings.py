@@ -6,8 +6,8 @@ from tightship_analyzers.html_page.gap_drawing import drawing
 from tightship_analyzers.html_page.markup import Content, Markup, element
 from tightship_analyzers.offline import OfflineRank, OfflineResult
 from tightship_analyzers.rule import Evidence, Finding
-from tightship_analyzers.verdict_words import nothing_found, saving_words, step_words, steps_words
-from tightship_platform.units import format_frac, format_ns
+from tightship_analyzers.verdict_words import nothing_found, saving_words, step_words, steps_words, together_words
+from tightship_platform.units import format_ns
 
 CODE_CHARS = 4000
 
@@ -25,11 +25,8 @@ def findings_section(result: OfflineResult) -> list[Markup]:
             for number, (finding, one) in enumerate(result.findings, start=1)
         ),
     ]
-    if len(result.findings) > 1:
-        most = max(one.verdict.summary["joint_saving_frac"] for one in result.ranks)
-        parts.append(
-            element("p", f"All of them together: at most {format_frac(most)} of the step; what overlaps counts once.")
-        )
+    if together := together_words(result):
+        parts.append(element("p", together))
     return parts
 
 

@@ -24,8 +24,9 @@ from tightship_analyzers.verdict_words import (
     ranks_on,
     steps_of,
     uncovered_words,
+    whole_of,
 )
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Nothing is loaded and nothing runs, whatever a name in a trace says."""
@@ -34,7 +35,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 def page(result: OfflineResult) -> str:
     """The whole document; the same result gives the same bytes."""
     sections = [
-        ("where", "Where the step went", _where(result)),
+        ("where", _went(result.ranks[0]), _where(result)),
         ("what", "What to do", findings_section(result)),
         ("gaps", "Why the device idles", gaps_section(result)),
         ("across", "Who keeps whom waiting", across_section(result)),
@@ -82,7 +83,7 @@ def _section(name: str, title: str, content: Content) -> Markup:
 def _traces(result: OfflineResult) -> str:
     if len(result.ranks) == 1:
         return result.ranks[0].source
-    return f"{len(result.ranks)} ranks: {result.ranks[0].source} …"
+    return f"{plural(len(result.ranks), 'rank')}: {result.ranks[0].source} …"
 
 
 def _where(result: OfflineResult) -> list[Markup]:
@@ -100,7 +101,7 @@ def _where(result: OfflineResult) -> list[Markup]:
     return [
         element("p", f"{ranks_on(result.ranks)}."),
         element("p", legend, class_="legend"),
-        table(("rank", "steps", "share of the step"), rows, left=(0, 1, 2), caption="Where the step of each rank went"),
+        table(("rank", "steps", "shares"), rows, left=(0, 1, 2), caption=f"{_went(result.ranks[0])}, by rank"),
     ]
 
 
@@ -114,8 +115,12 @@ def _one(one: OfflineRank) -> list[Markup]:
     return [
         element("p", f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}."),
         _bar(one),
-        table(head, rows, caption="Where the step went"),
+        table(head, rows, caption=_went(one)),
     ]
+
+
+def _went(one: OfflineRank) -> str:
+    return f"Where the {whole_of(one)} went"
 
 
 def _swatch(part: str) -> Markup:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tightship_analyzers.stragglers.op_table import DEFAULT_LIMITS, Int8s, Int64s, Limits, OpTable, OpTableError
 from tightship_analyzers.stragglers.op_types import OpType
+from tightship_platform.units import plural
 
 
 class Worker(NamedTuple):
@@ -127,7 +128,9 @@ def _left_out(steps: Int64s, kept: Int64s) -> list[str]:
     if not others:
         return []
     shown = ", ".join(map(str, others[:10])) + (", …" if len(others) > 10 else "")
-    return [f"{len(others)} of {len(steps)} steps are left out, as their operations differ from the others': {shown}"]
+    return [
+        f"{len(others)} of {plural(len(steps), 'step')} left out, as their operations differ from the others': {shown}"
+    ]
 
 
 def _workers(table: OpTable, dp_ranks: int, stages: int) -> tuple[Worker, ...]:

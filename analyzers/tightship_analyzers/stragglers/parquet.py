@@ -29,7 +29,7 @@ from tightship_analyzers.stragglers.op_table import (
 )
 from tightship_analyzers.stragglers.op_types import BY_LABEL
 from tightship_analyzers.trace.names import clean
-from tightship_platform.units import format_bytes
+from tightship_platform.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -130,7 +130,9 @@ def _read(file: IO[bytes], shown: str, limits: Limits) -> OpTable:
                 op_types.append(_codes(column, shown, unknown))
             else:
                 parts[name].append(column.to_numpy(zero_copy_only=False))
-    warnings = [f"{count} operations of the unknown type {kind} are left out" for kind, count in unknown.most_common(5)]
+    warnings = [
+        f"left out: {plural(count, 'operation')} of the unknown type {kind}" for kind, count in unknown.most_common(5)
+    ]
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     return checked_table(shown, columns, np.concatenate(op_types), limits=limits, warnings=warnings)
 

@@ -13,7 +13,7 @@ import click
 
 from tightship_platform.errors import Conflict, Invalid, ServerUnreachable
 from tightship_platform.settings import load_settings
-from tightship_platform.units import NS_PER_S, format_bytes, format_ns, parse_duration_ns
+from tightship_platform.units import NS_PER_S, format_bytes, format_ns, parse_duration_ns, plural
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams, CaptureRequest
 
@@ -155,8 +155,7 @@ def _print(capture: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{name}: {capture['state']}. Follow it with: tightship captures --run {capture['run']}")
     elif capture["state"] == CaptureState.ANALYZED:
         size = sum(rank["bytes"] for rank in capture["ranks"])
-        count = len(capture["ranks"])
-        click.echo(f"{name}: {count} {'trace' if count == 1 else 'traces'}, {format_bytes(size)}", nl=False)
+        click.echo(f"{name}: {plural(len(capture['ranks']), 'trace')}, {format_bytes(size)}", nl=False)
         click.echo(f", {capture['latency_s']:.1f} s after the request." if capture["latency_s"] is not None else ".")
         click.echo(f"What they show: tightship findings --run {capture['run']}")
 

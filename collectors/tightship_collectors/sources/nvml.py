@@ -16,7 +16,7 @@ from tightship_collectors.sources.base import ABSENT, ERROR, OK, DeviceProcess
 from tightship_collectors.sources.names import clean_name
 from tightship_collectors.sources.nvml_devices import NvmlDevice, find_devices, open_device, size
 from tightship_collectors.sources.nvml_gpm import GpmReading
-from tightship_platform.units import now_ns
+from tightship_platform.units import now_ns, plural
 from tightship_platform.wire import DeviceRecord, DeviceSample, SourceState
 
 LOG = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class NvmlSource:
             self._set_state(ABSENT, "NVML lists no GPU")
             return
         with_gpm = sum(device.gpm is not None for device in self._devices)
-        count = f"{len(found)} device{'s' if len(found) > 1 else ''}"
+        count = plural(len(found), "device")
         gpm = f"SM and tensor activity (GPM) on {with_gpm} of {len(found)}"
         self._set_state(OK, f"{count}, driver {self._driver()}, {gpm}")
 

@@ -33,15 +33,20 @@ from tightship_platform.reads.captures import find_trace, trace_url
 from tightship_platform.reads.findings import get_finding
 from tightship_platform.reads.runs import get_run
 from tightship_platform.units import format_bytes, unbroken
-from tightship_platform.vocabulary import Method
+from tightship_platform.vocabulary import Method, SavingUnit
 
 PATH = re.compile(r"/findings/([^/]{1,40})")
 
 HOW_KNOWN = {
     Method.MEASURED: "Measured: the same job was seen before and after the change.",
-    Method.SIMULATED: "Simulated: the recorded step was run again on paper without the defect, with everything that "
-    "depends on it moving up. Low and high come from the fastest and slowest steps of the trace.",
+    Method.SIMULATED: "Simulated: what was recorded was run again on paper without the defect, with everything that "
+    "depends on it moving up. Low and high allow for the error of that.",
     Method.BOUND: "A bound: the most that the change can give back. What it really gives back can be less.",
+}
+_COSTS = {
+    SavingUnit.STEP: "costs per step",
+    SavingUnit.RECORDING: "costs in the recording",
+    SavingUnit.DEVICE_TIME: "costs",
 }
 
 
@@ -80,6 +85,7 @@ class _Read:
         steps = (summary.get("untraced_step_ns"), (summary.get("step_ns") or {}).get("mean"))
         self.step_ns: int | None = min((step for step in steps if step), default=None)
         self.steps: int | None = summary.get("steps")
+        self.window_ns: int | None = summary.get("window_ns")
 
 
 def layout(view: View, key: str) -> Node:
@@ -97,20 +103,22 @@ def layout(view: View, key: str) -> Node:
                 *simulated_badge(bool(read.run.get("simulated"))),
             ),
             sentence(answers.one_finding(finding, read.step_ns)),
-            _gap(view, evidence),
+            _gap(view, evidence, SavingUnit(finding["saving"]["unit"])),
             html.Div([_cost(view, read), _fix(finding, evidence)], className="columns"),
             _how_known(view, read),
         ]
     )
 
 
-def _gap(view: View, evidence: list[dict[str, Any]]) -> Node:
+def _gap(view: View, evidence: list[dict[str, Any]], unit: SavingUnit) -> Node:
     gaps = [e for e in evidence if e.get("kind") == "gap"]
     if not gaps:
         why = "This finding comes from metrics, not from a trace; there is no single gap to show."
         return section("The worst gap", [html.P(why, className="quiet")], anchor="gap")
     worst = max(gaps, key=lambda g: g["end_ns"] - g["start_ns"])
     step = f"in step {fmt.count(worst['step'])}" if worst.get("step") is not None else "outside of any step"
+    if unit is SavingUnit.RECORDING:
+        step = "in the recording"
     heading, zero = (
         ("The worst gap", "device went idle") if gap_lanes.is_idle(worst) else ("An example", "stretch began")
     )
@@ -121,14 +129,16 @@ def _gap(view: View, evidence: list[dict[str, Any]]) -> Node:
 
 def _cost(view: View, read: _Read) -> Node:
     finding, saving = read.finding, read.finding["saving"]
-    per_step = saving["unit"] == "ns/step"
+    unit = SavingUnit(saving["unit"])
     rows: list[tuple[str, Node]] = [
-        ("costs" if not per_step else "costs per step", fmt.span(saving["value"], saving["low"], saving["high"])),
-        ("share of the step" if per_step else "share of device time", _share(saving)),
+        (_COSTS[unit], fmt.span(saving["value"], saving["low"], saving["high"])),
+        ("share of device time" if unit is SavingUnit.DEVICE_TIME else f"share of the {unit.whole}", _share(saving)),
     ]
     if read.step_ns is not None:
         rows.append(("a step lasts", fmt.duration(read.step_ns)))
-    if read.steps is not None:
+    if unit is SavingUnit.RECORDING:
+        rows.append(("the recording lasts", fmt.duration(read.window_ns)))
+    if read.steps:
         rows.append(("steps looked at", fmt.count(read.steps)))
     rows += [
         (

@@ -39,7 +39,7 @@ from tightship_platform.reads.captures import list_captures
 from tightship_platform.reads.findings import list_findings
 from tightship_platform.reads.runs import counted_until_ns, get_run
 from tightship_platform.reads.timeline import run_timeline
-from tightship_platform.vocabulary import RunState, Scope
+from tightship_platform.vocabulary import RunState, SavingUnit, Scope
 from tightship_platform.wire import CaptureRequest
 
 PATH = re.compile(r"/runs/([^/]{1,80})")
@@ -313,7 +313,7 @@ def _finding_rows(read: _Read) -> list[dict[str, Any]]:
 
 
 def _saving_text(saving: dict[str, Any]) -> str:
-    per = " per step" if saving["unit"] == "ns/step" else ""
+    per = {SavingUnit.STEP: " per step", SavingUnit.RECORDING: " of the recording"}.get(saving["unit"], "")
     value = fmt.span(saving["value"], saving["low"], saving["high"])
     return f"{value}{per}, {saving['method']}" if saving["method"] else value
 
@@ -329,7 +329,7 @@ def _findings(rows: list[dict[str, Any]], read: _Read) -> Node:
 
 
 def _finding_columns() -> list[dict[str, Any]]:
-    share = "Share of the step, or of the run's device time"
+    share = "Share of the step or recording, or of the run's device time"
     return [
         grid.column("title", "What is wrong", "link", minWidth=160, flex=3),
         grid.column("share", "Share", "number", unit="0..1", minWidth=74, width=84, why=share),

@@ -235,4 +235,5 @@ def _productive(item: dict[str, Any]) -> str:
 def _saving(saving: dict[str, Any]) -> str:
     if saving["value"] is None:
         return "–"
-    return format_ns(saving["value"]) + ("/step" if saving["unit"] == "ns/step" else "") + f" ({saving['method']})"
+    per = saving["unit"].removeprefix("ns")  # /step, /recording, or nothing
+    return f"{format_ns(saving['value'])}{per} ({saving['method']})"

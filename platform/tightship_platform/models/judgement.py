@@ -35,9 +35,9 @@ class Finding(_Saving, Base):
     """Where: file:line, operator or device; empty when unknown. The public key is `where`."""
     fix: Mapped[str] = mapped_column(Text)
     unit: Mapped[str] = mapped_column(String(16))
-    """`ns/step` for findings in traces, `ns` of device time for findings in samples."""
+    """A `SavingUnit`: per step or recording for findings in traces, device time for findings in samples."""
     share_frac: Mapped[float | None] = mapped_column(Float)
-    """The saving as a share of the step (traces) or of the run's device time (samples)."""
+    """The saving as a share of the step or recording (traces) or of the run's device time (samples)."""
     evidence: Mapped[json_list]
     created_ns: Mapped[ns]
 

@@ -10,7 +10,7 @@ import pytest
 from device_program import Command, Kernel, Recorded, Sync, Think, changed, run
 
 from tightship_analyzers.facts.dependency_graph import MAX_ANCHORED_FRAC, DependencyGraph
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.judge import judge_facts
@@ -126,9 +126,10 @@ def test_what_cannot_be_reproduced_stays_a_bound_and_says_why(tmp_path: Path) ->
     assert "lacks the launch" in finding.evidence[-1]["text"]
 
 
-def test_without_steps_nothing_is_saved_per_step(tmp_path: Path) -> None:
+def test_without_steps_the_recording_is_one_window(tmp_path: Path) -> None:
     recorded = run((*STEP,), STEPS)
     recorded.made.events = [event for event in recorded.made.events if not event["name"].startswith("ProfilerStep")]
     facts = Facts(recorded.read(tmp_path))
     assert facts[DependencyGraph].mean_error_frac == 0
-    assert isinstance(saving_without(facts, Edits()), NotApplicable)
+    found = saving_without(facts, Edits())
+    assert isinstance(found, Saving) and (found.value, found.method) == (0, Method.SIMULATED)

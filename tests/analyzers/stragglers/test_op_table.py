@@ -174,7 +174,7 @@ def test_a_step_that_is_not_whole_is_left_out(tmp_path: Path) -> None:
     twice = [row for row in rows if row["step"] == 9][5]
     job = analyse(op_tables.write(tmp_path / "job.parquet", [row for row in [*rows, twice] if row is not lost]))
     assert job.grid.steps.tolist() == [3, 5, 6] and job.slowdown == 1.0
-    assert job.warnings == ("2 of 5 steps are left out, as their operations differ from the others': 4, 9",)
+    assert job.warnings == ("2 of 5 steps left out, as their operations differ from the others': 4, 9",)
 
 
 def test_no_whole_step(tmp_path: Path) -> None:

@@ -31,14 +31,15 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.device_busy import DeviceBusy, DeviceGaps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 RANGE = "DataParallel.forward"
 
@@ -52,7 +53,7 @@ def judge(facts: Facts) -> Judgement:
         return []
     spans, busy = Intervals.of_table(calls), facts[DeviceBusy]
     lost = facts[DeviceGaps].spans | (busy.communication - busy.compute)
-    claims = within_steps(facts, lost & spans)
+    claims = within_window(facts, lost & spans)
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
     place = facts[Places].of_span(int(calls.tid[0]), int(calls.start_ns[0]), int(calls.end_ns[0]))
@@ -61,15 +62,15 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"nn.DataParallel keeps the device from computing for {share_of(facts, claims)} of the step",
-            place=place or RANGE,
+            title=f"nn.DataParallel keeps the device from computing for {share_of(facts, claims)}",
+            where=Where(place or RANGE),
             fix="One process per device: DistributedDataParallel, started with torchrun",
             low_ns=claims.measure_ns // 2,
-            high_ns=within_steps(facts, spans).measure_ns,
+            high_ns=within_window(facts, spans).measure_ns,
             gap="data parallel",
             evidence=[
                 fact(
-                    f"{len(calls)} calls take {a_step(facts, within_steps(facts, spans).measure_ns)}",
+                    f"{plural(len(calls), 'call')}, {time_of(facts, within_window(facts, spans).measure_ns)}",
                     len(calls),
                     "calls",
                 ),
@@ -82,7 +83,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="data-parallel",
     scope=Scope.TRACE,
-    needs=(Steps, DeviceGaps),
+    needs=(Window, DeviceGaps),
     title="One process drives several devices with nn.DataParallel",
     fix="Use DistributedDataParallel",
     judge=judge,

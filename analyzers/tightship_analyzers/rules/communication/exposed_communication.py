@@ -34,13 +34,20 @@ TensorBoard plugin.
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, one_place, portion, share_of, within_steps
+from tightship_analyzers.claiming import (
+    claim,
+    is_worth,
+    one_place,
+    portion,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.stragglers.op_types import POINT_TO_POINT
@@ -63,42 +70,40 @@ def judge(facts: Facts) -> Judgement:
     transfers = _between_stages(facts)
     calls = facts[CollectiveCalls].events.take(~transfers)
     communication = Intervals.of_table(calls) & busy.communication
-    exposed = within_steps(facts, communication - busy.compute)
+    exposed = within_window(facts, communication - busy.compute)
     if not is_worth(facts, exposed, MIN_STEP_FRAC):
         return NotApplicable(PIPELINE) if transfers.any() else []
-    free_ns = within_steps(facts, busy.compute - busy.communication).measure_ns
+    free_ns = within_window(facts, busy.compute - busy.communication).measure_ns
     claims = portion(exposed, free_ns / exposed.measure_ns)
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
     each_ns = exposed.overlap_ns(calls.start_ns, calls.end_ns)
-    places = facts[Places].dearest(facts[CollectiveCalls].op[~transfers], each_ns)
-    place, elsewhere = one_place(facts, places, "collectives")
+    where = one_place(facts, facts[CollectiveCalls].op[~transfers], each_ns, "collectives")
     worst = int(each_ns.argmax())
-    total_ns = within_steps(facts, communication).measure_ns
+    total_ns = within_window(facts, communication).measure_ns
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Communication that nothing hides takes {share_of(facts, exposed)} of the step",
-            place=place,
+            title=f"Communication that nothing hides takes {share_of(facts, exposed)}",
+            where=where,
             fix="Start it earlier and in parts: buckets (DDP), prefetching (FSDP), a stream of its own; or send less",
             low_ns=0,
             high_ns=exposed.measure_ns,
             evidence=[
                 fact(
-                    f"Communication takes {a_step(facts, total_ns)}, {share_of(facts, exposed)} of the step is exposed",
-                    exposed.measure_ns / facts[Steps].count,
+                    f"Communication takes {time_of(facts, total_ns)}, {share_of(facts, exposed)} is exposed",
+                    exposed.measure_ns / facts[Window].count,
                     "ns",
                 ),
-                fact(f"Computation that could hide it: {a_step(facts, free_ns)}", free_ns / facts[Steps].count, "ns"),
+                fact(f"Computation that could hide it: {time_of(facts, free_ns)}", free_ns / facts[Window].count, "ns"),
                 fact(f"The longest: {shown(facts.trace.names[int(calls.name[worst])], 100)}"),
                 change(
                     "DistributedDataParallel(model, bucket_cap_mb=1000)",
                     "DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
                 ),
             ],
-            elsewhere=elsewhere,
         )
     ]
 
@@ -111,7 +116,7 @@ def _between_stages(facts: Facts) -> Bools:
 RULE = Rule(
     id="exposed-communication",
     scope=Scope.TRACE,
-    needs=(Steps, CollectiveCalls),
+    needs=(Window, CollectiveCalls),
     title="The device waits for communication that computation could hide",
     fix="Start it earlier and in parts",
     judge=judge,

@@ -33,18 +33,19 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.stall_claims import Pauses
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 RANGES = re.compile(r"^gloo:")
 
@@ -53,16 +54,16 @@ def judge(facts: Facts) -> Judgement:
     """All exchanges together."""
     if facts.trace.device_kind != "gpu":
         return NotApplicable("needs an accelerator; on a CPU Gloo is the backend to use")
-    names, steps, ranges = facts.trace.names, facts[Steps], facts.trace.annotations
+    names, window, ranges = facts.trace.names, facts[Window], facts.trace.annotations
     calls = ranges.take(names.mask(ranges.name, lambda name: RANGES.match(name) is not None))
-    calls = calls.overlapping(steps.start_ns, steps.end_ns)
+    calls = calls.overlapping(window.start_ns, window.end_ns)
     if not len(calls):
         return []
     outer = Pauses.outermost(calls, calls.name, calls.tid)
     spans = Intervals.of(outer.start_ns, outer.end_ns)
     events = facts[KernelOps].events
     copies = Intervals.of_table(events.take(events.kind == EventKind.COPY)) & spans
-    claims = within_steps(facts, (facts[DeviceGaps].spans & spans) | copies)
+    claims = within_window(facts, (facts[DeviceGaps].spans & spans) | copies)
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
     place = facts[Places].of_span(int(outer.tid[0]), int(outer.start_ns[0]), int(outer.end_ns[0]))
@@ -71,16 +72,15 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Exchanging tensors through the host keeps the device from computing for {share_of(facts, claims)} "
-            "of the step",
-            place=place or shown(names[int(outer.name[0])]),
+            title=f"Exchanging tensors through the host keeps the device from computing for {share_of(facts, claims)}",
+            where=Where(place or shown(names[int(outer.name[0])])),
             fix='Use NCCL for tensors on the device: init_process_group("cpu:gloo,cuda:nccl")',
             low_ns=claims.measure_ns // 2,
-            high_ns=within_steps(facts, spans).measure_ns,
+            high_ns=within_window(facts, spans).measure_ns,
             gap="gloo",
             evidence=[
                 fact(
-                    f"{len(outer.name)} exchanges take {a_step(facts, within_steps(facts, spans).measure_ns)}",
+                    f"{plural(len(outer.name), 'exchange')}, {time_of(facts, within_window(facts, spans).measure_ns)}",
                     len(outer.name),
                     "exchanges",
                 ),
@@ -93,7 +93,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="gloo-on-gpu",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, DeviceGaps),
+    needs=(Window, KernelOps, DeviceGaps),
     title="Tensors on the device are exchanged through the host",
     fix="Use NCCL",
     judge=judge,

@@ -36,17 +36,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, gone, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, gone, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
-from tightship_platform.units import format_bytes, format_frac
+from tightship_platform.units import format_bytes, format_frac, plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
@@ -89,18 +88,18 @@ def judge(facts: Facts) -> Judgement:
     rows = np.flatnonzero(slow)
     events = calls.events.take(rows)
     left = np.clip(ideal_ns[rows] / np.maximum(events.dur_ns, 1), 0.0, 1.0)
-    claims = within_steps(facts, gone(events, 1 - left) & calls.exposed)
+    claims = within_window(facts, gone(events, 1 - left) & calls.exposed)
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
-    places = facts[Places].dearest(calls.op[rows], events.dur_ns)
     worst, best_frac = int(events.dur_ns.argmax()), float(reached[rows].max())
+    where = dearest(facts, calls.op[rows], events.dur_ns, shown(names[int(events.name[worst])], 100))
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Collectives far below the rate of {link} cost {share_of(facts, claims)} of the step",
-            place=places[0][0] or shown(names[int(events.name[worst])], 100),
+            title=f"Collectives far below the rate of {link} cost {share_of(facts, claims)}",
+            where=where,
             fix="See with NCCL_DEBUG=INFO which transport is used; remove NCCL_P2P_DISABLE, NCCL_ALGO and the like",
             low_ns=int(min(sure_ns, claims.measure_ns)),
             evidence=[
@@ -110,14 +109,13 @@ def judge(facts: Facts) -> Judgement:
                     "frac",
                 ),
                 fact(
-                    f"{len(rows)} calls in {facts[Steps].count} steps take {a_step(facts, int(events.dur_ns.sum()))}, "
+                    f"{plural(len(rows), 'call')} {in_window(facts)}, {time_of(facts, int(events.dur_ns.sum()))}, "
                     f"the longest for {format_bytes(int(calls.bytes[rows][worst]))}",
                     len(rows),
                     "calls",
                 ),
                 change('os.environ["NCCL_P2P_DISABLE"] = "1"', 'os.environ.pop("NCCL_P2P_DISABLE", None)'),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(calls.row[rows], left),
         )
     ]
@@ -138,7 +136,7 @@ def _bus_factor(collective: str, ranks: int) -> float:
 RULE = Rule(
     id="low-bus-bandwidth",
     scope=Scope.TRACE,
-    needs=(Steps, CollectiveCalls, DeviceModel),
+    needs=(Window, CollectiveCalls, DeviceModel),
     title="Collectives move their data far below the link's rate",
     fix="Find out which transport is used, and why",
     judge=judge,

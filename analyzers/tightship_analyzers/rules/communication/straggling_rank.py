@@ -42,7 +42,7 @@ from tightship_analyzers.across_ranks.skew import ArrivalSkew, RankSkew
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_analyzers.shown import shown
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
 
 MIN_STEP_FRAC = 0.02
@@ -98,9 +98,9 @@ def _finding(ranks: SideBySide, row: RankSkew) -> Finding | None:
         rank=row.rank,
         evidence=[
             fact(
-                f"It arrives last at {row.last} of {row.collectives} collectives and keeps "
-                f"{len(skew.ranks) - 1} other ranks waiting for {format_ns(row.kept_waiting_ns // steps)} a step, "
-                "added up",
+                f"It arrives last at {row.last} of {plural(row.collectives, 'collective')} and keeps "
+                f"{plural(len(skew.ranks) - 1, 'other rank')} waiting for "
+                f"{format_ns(row.kept_waiting_ns // steps)} a step, added up",
                 row.last / row.collectives,
                 "frac",
             ),

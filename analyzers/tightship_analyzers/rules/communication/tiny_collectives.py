@@ -35,11 +35,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import NOISE_FRAC, Finding, Judgement, Rule, Scope
@@ -84,36 +83,34 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
         gone.append(own[np.argsort(distance, kind="stable")[merged:]])
     dropped = np.concatenate(gone)
     events = calls.events.take(dropped)
-    claims = within_steps(facts, Intervals.of_table(events) & calls.exposed)
+    claims = within_window(facts, Intervals.of_table(events) & calls.exposed)
     if not is_worth(facts, claims, NOISE_FRAC):
         return None
     size = int(calls.bytes[rows][calls.bytes[rows] > 0].sum())
-    places = facts[Places].dearest(calls.op[dropped], events.dur_ns)
     name, median_ns = shown(facts.trace.names[kind], 60), int(np.median(calls.events.dur_ns[rows]))
     return claim(
         facts,
         RULE,
         claims,
-        title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)} of it",
-        place=places[0][0] or name,
+        title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)}",
+        where=dearest(facts, calls.op[dropped], events.dur_ns, name),
         fix="Merge them: DistributedDataParallel's buckets, one collective over a flat tensor, or a coalescing manager",
         low_ns=claims.measure_ns // 2,
         evidence=[
             fact(
-                f"{len(rows)} in {steps.count} steps, half of them shorter than {format_ns(median_ns)}",
+                f"{len(rows)} {in_window(facts)}, half of them shorter than {format_ns(median_ns)}",
                 len(rows),
                 "collectives",
             ),
             fact(f"Together they move {format_bytes(size // steps.count)} a step", size / steps.count, "bytes")
             if size
             else None,
-            fact(f"Nothing hides {a_step(facts, claims.measure_ns)}", claims.measure_ns / steps.count, "ns"),
+            fact(f"Nothing hides {time_of(facts, claims.measure_ns)}", claims.measure_ns / steps.count, "ns"),
             change(
                 "for p in params:\n    dist.all_reduce(p.grad)",
                 "dist.all_reduce(flat_grads)  # or DistributedDataParallel",
             ),
         ],
-        elsewhere=places[1:],
         without=Edits.without_device(calls.row[dropped]),
     )
 

@@ -40,7 +40,7 @@ from datetime import UTC, datetime
 from tightship_analyzers.evidence import fact
 from tightship_analyzers.facts.held_idle import MIN_WINDOW_NS, RunHistory, held_idle
 from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
-from tightship_platform.units import NS_PER_S, format_frac, format_ns
+from tightship_platform.units import NS_PER_S, format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
 
 SHOWN_WINDOWS = 5
@@ -74,7 +74,11 @@ def judge(history: RunHistory) -> Judgement:
             unit=RULE.scope.unit,
             share_frac=share,
             evidence=[
-                fact(f"Stretches: {len(windows)}, devices: {len(devices)}", len(windows), "stretches"),
+                fact(
+                    f"{plural(len(windows), 'stretch', 'stretches')} on {plural(len(devices), 'device')}",
+                    len(windows),
+                    "stretches",
+                ),
                 *(
                     fact(f"{history.device_names[device]}: {format_ns(length)} from {_utc(start)}", length, "ns")
                     for length, start, device in windows[:SHOWN_WINDOWS]

@@ -63,9 +63,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.outermost(calls, calls.name, calls.tid),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: (
-            f"{name} in steady steps: the device idles for {share_of(facts, claims)} of the step meanwhile"
-        ),
+        title=lambda claims, name: f"{name} in steady steps: the device idles for {share_of(facts, claims)} meanwhile",
         fix="Keep the allocator's cache: no empty_cache() in the loop, few distinct sizes, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, some memory to spare",
         change=change(
@@ -73,7 +71,7 @@ def judge(facts: Facts) -> Judgement:
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
         ),
         cause="allocator",
-        what="allocator calls",
+        what="allocator call",
         sure_frac=0.5,
     )
 

@@ -33,8 +33,9 @@ The value is the idle time. The low end is 0: some of it may have to be where it
 
 ## Known misses
 Without Python stacks Python between two operators, and all else is one finding, at the operator that takes half or
-more of it. Functions that take less than 2 % each. Python in a backward thread. Gaps that end in work whose launch the
-trace does not hold: what it waited for is not known. Other work of DistributedDataParallel and of optimizers.
+more of it. Functions that take less than 2 % each. Where the trace marks no steps, what the first call of an operator
+takes: libraries are loaded there. Python in a backward thread. Gaps that end in work whose launch the trace does not
+hold: what it waited for is not known. Other work of DistributedDataParallel and of optimizers.
 
 ## Source
 https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html. Dispatching an operator takes 5 to 100 µs; ten times as
@@ -48,7 +49,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import Where, claim, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.dispatch_gaps import MAX_GAP_NS
 from tightship_analyzers.facts.filled_copies import FilledCopies
@@ -58,7 +59,7 @@ from tightship_analyzers.facts.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.op_tree import OpTree
 from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.zero_grads import ZERO_GRAD
 from tightship_analyzers.graph.edits import Edits
@@ -67,6 +68,7 @@ from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
@@ -141,10 +143,10 @@ def judge(facts: Facts) -> Judgement:
 
 def _stretches(facts: Facts) -> Intervals:
     """Long ones between two calls that issue work, which the training thread ends by launching what comes next."""
-    trace, tid = facts.trace, facts[Steps].tid
+    trace, tid = facts.trace, facts[Window].tid
     calls = trace.launches.take(trace.names.mask(trace.launches.name, lambda name: bool(ISSUING.match(name))))
     held = facts[IdleCauses].window.spans(Cause.HOST_DISPATCH) - Intervals.of_table(calls) - _accounted(facts)
-    held = within_steps(facts, held)
+    held = within_window(facts, held - _first_calls(facts))
     events = trace.device_events
     ends = np.searchsorted(events.start_ns, held.end_ns)
     launch = np.append(events.launch, -1)[ends]
@@ -153,9 +155,19 @@ def _stretches(facts: Facts) -> Intervals:
     return Intervals(held.start_ns[kept], held.end_ns[kept])
 
 
+def _first_calls(facts: Facts) -> Intervals:
+    """In a recording without steps: the first call of each operator, which loads libraries and tunes; start-up that a
+    marked step would not hold."""
+    tree = facts.find(OpTree)
+    if tree is None or facts[Window].of_steps:
+        return Intervals.none()
+    _, first = np.unique(tree.top.name, return_index=True)
+    return Intervals.of_table(tree.top.take(first))
+
+
 def _of_torch(facts: Facts) -> tuple[Intervals, Intervals, Intervals]:
     """When torch ran code of its own: DDP's buffers, updates that could be fused, all else."""
-    trace, names, tid = facts.trace, facts.trace.names, facts[Steps].tid
+    trace, names, tid = facts.trace, facts.trace.names, facts[Window].tid
     ops = trace.host_ops.take(trace.host_ops.tid == tid)
 
     def of_ops(pattern: re.Pattern[str]) -> Intervals:
@@ -174,38 +186,39 @@ def _in_operators(facts: Facts) -> Intervals:
     tree = facts.find(OpTree)
     if tree is None:
         return Intervals.none()
-    return Intervals.of_table(tree.top.take(tree.top.tid == facts[Steps].tid))
+    return Intervals.of_table(tree.top.take(tree.top.tid == facts[Window].tid))
 
 
 def _place(facts: Facts, claims: Intervals) -> str:
     """The own function that waits longest for torch; the operator or "host" without stacks."""
     stretches = [(end_ns - start_ns, start_ns, end_ns) for start_ns, end_ns in claims]
     _, start_ns, end_ns = max(stretches)
-    place = facts[Places].of_span(facts[Steps].tid, start_ns, end_ns)
+    place = facts[Places].of_span(facts[Window].tid, start_ns, end_ns)
     return place or _mostly(_operators(facts, claims), claims.measure_ns)
 
 
 def _finding(facts: Facts, claims: Intervals, remedy: Remedy, place: str) -> Finding:
-    steps, operators = facts[Steps], _operators(facts, claims)
+    window, operators = facts[Window], _operators(facts, claims)
     return claim(
         facts,
         RULE,
         claims,
-        title=f"The device waits {share_of(facts, claims)} of the step for {remedy.what}",
-        place=place,
+        title=f"The device waits {share_of(facts, claims)} for {remedy.what}",
+        where=Where(place),
         fix=remedy.fix,
         low_ns=0,
         gap="host",
         evidence=[
             fact(
-                f"Stretches in {steps.count} steps: {len(claims)}, {a_step(facts, claims.measure_ns)}",
+                f"{plural(len(claims), 'stretch', 'stretches')} {in_window(facts)}, "
+                f"{time_of(facts, claims.measure_ns)}",
                 len(claims),
                 "stretches",
             ),
-            *(fact(f"Of it in {name}: {a_step(facts, ns)}", ns / steps.count, "ns") for name, ns in operators[:3]),
+            *(fact(f"Of it in {name}: {time_of(facts, ns)}", ns / window.count, "ns") for name, ns in operators[:3]),
             change(remedy.before, remedy.after),
         ],
-        without=Edits.without_host(steps.tid, claims),
+        without=Edits.without_host(window.tid, claims),
     )
 
 
@@ -255,7 +268,7 @@ def _is_accounted(frame: str) -> bool:
 RULE = Rule(
     id="busy-host",
     scope=Scope.TRACE,
-    needs=(Steps, IdleCauses),
+    needs=(Window, IdleCauses),
     title="The device waits while the host runs code of its own",
     fix="Move it off the path, onto the device, or do it less often",
     judge=judge,

@@ -40,7 +40,7 @@ from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.stall_claims import Pauses, claim_pauses
 
@@ -58,19 +58,19 @@ def judge(facts: Facts) -> Judgement:
         Pauses.in_frames(facts, FRAMES.match),
         min_frac=NOISE_FRAC,
         title=lambda claims, name: (
-            f"Emptying the cache of device memory holds the device up for {share_of(facts, claims)} of the step"
+            f"Emptying the cache of device memory holds the device up for {share_of(facts, claims)}"
         ),
         fix="Remove torch.cuda.empty_cache() from the loop",
         change=change("torch.cuda.empty_cache()", "# nothing: torch uses the cached blocks again"),
         cause="allocator",
-        what="calls",
+        what="call",
     )
 
 
 RULE = Rule(
     id="cache-flush",
     scope=Scope.TRACE,
-    needs=(Steps, ThreadFrames, DeviceGaps),
+    needs=(Window, ThreadFrames, DeviceGaps),
     title="The training loop empties the cache of device memory",
     fix="Remove empty_cache() from the loop",
     judge=judge,

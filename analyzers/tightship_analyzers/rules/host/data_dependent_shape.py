@@ -39,8 +39,8 @@ from tightship_analyzers.claiming import share_of
 from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.host_syncs import SIZED_BY_DATA
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.sync_places import SyncKind, SyncPlaces
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.sync_claims import claim_syncs
 
@@ -54,7 +54,7 @@ def judge(facts: Facts) -> Judgement:
         min_frac=NOISE_FRAC,
         title=lambda place: (
             f"{place.operator} makes the host wait for the size of its result; the device then runs dry for "
-            f"{share_of(facts, place.cost)} of the step"
+            f"{share_of(facts, place.cost)}"
         ),
         fix="Keep sizes fixed: torch.where or a factor instead of boolean indexing, nonzero_static for nonzero",
         change=change("loss = losses[mask].mean()", "loss = (losses * mask).sum() / mask.sum()"),
@@ -64,7 +64,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="data-dependent-shape",
     scope=Scope.TRACE,
-    needs=(Steps, SyncPlaces),
+    needs=(Window, SyncPlaces),
     title="The host waits for the device to know the size of a tensor",
     fix="Use operators whose result has a fixed size",
     judge=judge,

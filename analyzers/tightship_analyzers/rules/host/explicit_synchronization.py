@@ -39,8 +39,8 @@ from tightship_analyzers.claiming import share_of
 from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.host_syncs import SYNC_CALL
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.sync_places import SyncKind, SyncPlaces
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.sync_claims import claim_syncs
 
@@ -53,7 +53,7 @@ def judge(facts: Facts) -> Judgement:
         SyncKind.NOTHING,
         min_frac=NOISE_FRAC,
         title=lambda place: (
-            f"{place.operator} waits for the device, which then runs dry for {share_of(facts, place.cost)} of the step"
+            f"{place.operator} waits for the device, which then runs dry for {share_of(facts, place.cost)}"
         ),
         fix="Remove the synchronisation from the training loop; measure with events, order streams with wait_event",
         change=change("torch.cuda.synchronize()", "stream.wait_event(event)  # only where another stream needs it"),
@@ -63,7 +63,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="explicit-synchronization",
     scope=Scope.TRACE,
-    needs=(Steps, SyncPlaces),
+    needs=(Window, SyncPlaces),
     title="The training loop waits for the device without needing anything from it",
     fix="Remove the synchronisation, or let streams wait on events",
     judge=judge,

@@ -45,7 +45,7 @@ from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.host_activity import GARBAGE_FRAMES
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.stall_claims import Pauses, claim_pauses
 
@@ -57,18 +57,18 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, GARBAGE_FRAMES.fullmatch),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"Collecting garbage holds the device up for {share_of(facts, claims)} of the step",
+        title=lambda claims, name: f"Collecting garbage holds the device up for {share_of(facts, claims)}",
         fix="Call gc.freeze() once after start-up and collect rarely, generation 1 only, in the same step on all ranks",
         change=change("gc.collect()", "gc.freeze()  # once, before the loop; then gc.collect(1) every 1000 steps"),
         cause="garbage collection",
-        what="collections",
+        what="collection",
     )
 
 
 RULE = Rule(
     id="garbage-collection",
     scope=Scope.TRACE,
-    needs=(Steps, ThreadFrames, DeviceGaps),
+    needs=(Window, ThreadFrames, DeviceGaps),
     title="The training loop collects garbage",
     fix="gc.freeze() after start-up, and collect rarely",
     judge=judge,

@@ -43,7 +43,7 @@ from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.stall_claims import Pauses, claim_pauses
 
@@ -62,20 +62,20 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, FRAMES.match),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"Writing logs holds the device up for {share_of(facts, claims)} of the step",
+        title=lambda claims, name: f"Writing logs holds the device up for {share_of(facts, claims)}",
         fix="Log every 100 steps, or hand the line to a thread (logging.handlers.QueueHandler)",
         change=change(
             'writer.add_scalar("loss", loss, step)', 'if step % 100 == 0:\n    writer.add_scalar("loss", loss, step)'
         ),
         cause="logging",
-        what="calls",
+        what="call",
     )
 
 
 RULE = Rule(
     id="logging-in-step",
     scope=Scope.TRACE,
-    needs=(Steps, ThreadFrames, DeviceGaps),
+    needs=(Window, ThreadFrames, DeviceGaps),
     title="The device waits while the training loop writes logs",
     fix="Log every 100 steps, or from a thread",
     judge=judge,

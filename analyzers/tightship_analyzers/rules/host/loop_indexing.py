@@ -43,6 +43,7 @@ noise ends; time between operators counts from 5 % on, because recording itself 
 
 from __future__ import annotations
 
+from tightship_analyzers.claiming import in_window
 from tightship_analyzers.evidence import Evidence, change, fact, timeline
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.indexed_loops import MIN_REPEATS, IndexedLoops, Loop
@@ -52,7 +53,7 @@ from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals, union_of
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 
 __all__ = ["MIN_REPEATS", "MIN_STEP_FRAC", "RULE", "judge"]
 
@@ -114,7 +115,7 @@ def _finding(
         share_frac=share,
         evidence=[
             *_evidence(facts, loop, indexing, overhead),
-            fact(f"{len(costs)} such loops in {steps.count} steps", len(costs), "loops"),
+            fact(f"{plural(len(costs), 'such loop')} {in_window(facts)}", len(costs), "loops"),
             change("for t in range(x.shape[1]):\n    y = f(x[:, t])", after),
         ],
         claims=claims,

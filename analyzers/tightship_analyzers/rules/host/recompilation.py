@@ -72,11 +72,11 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         pauses,
         min_frac=NOISE_FRAC,
-        title=lambda claims, _: f"Compiling again holds the device up for {share_of(facts, claims)} of the step",
+        title=lambda claims, _: f"Compiling again holds the device up for {share_of(facts, claims)}",
         fix="Make what varies dynamic: torch.compile(…, dynamic=True) or mark_dynamic; TORCH_LOGS=recompiles says why",
         change=change("model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"),
         cause="compilation",
-        what="compilations",
+        what="compilation",
     )
 
 

@@ -34,14 +34,15 @@ torch/profiler/_pattern_matcher.py (`OptimizerSingleTensorPattern`) warns of the
 
 from __future__ import annotations
 
+from tightship_analyzers.claiming import share_of, unit_of, within_window
 from tightship_analyzers.evidence import change, fact, timeline
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.optimizer_work import OptimizerCall, OptimizerWork
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals, union_of
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_ns
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
@@ -55,22 +56,24 @@ FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
 
 def judge(facts: Facts) -> Judgement:
     """Optimizer calls that go tensor by tensor."""
-    steps, work = facts[Steps], facts[OptimizerWork]
+    window, work = facts[Window], facts[OptimizerWork]
     slow = [call for call in work.calls if _is_single_tensor(call)]
     if not slow or (facts.trace.device_kind == "cpu" and work.optimizer not in FUSED):
         return []
-    claims = union_of(call.active - call.one_pass for call in slow).clip(steps.start_ns, steps.end_ns)
-    if claims.measure_ns < MIN_STEP_FRAC * steps.window_ns:
+    claims = within_window(facts, union_of(call.active - call.one_pass for call in slow))
+    if claims.measure_ns < MIN_STEP_FRAC * window.window_ns:
         return []
-    return [_finding(facts, steps, work, slow, claims)]
+    return [_finding(facts, window, work, slow, claims)]
 
 
 def _is_single_tensor(call: OptimizerCall) -> bool:
     return call.elementwise and not call.many_tensors and call.parameters >= MIN_PARAMETERS
 
 
-def _finding(facts: Facts, steps: Steps, work: OptimizerWork, slow: list[OptimizerCall], claims: Intervals) -> Finding:
-    share = claims.measure_ns / steps.window_ns
+def _finding(
+    facts: Facts, window: Window, work: OptimizerWork, slow: list[OptimizerCall], claims: Intervals
+) -> Finding:
+    share = claims.measure_ns / window.window_ns
     call = max(slow, key=lambda one: one.active.measure_ns)
     keyword = "fused=True" if work.optimizer in FUSED else "foreach=True"
     dispatch_ns = sum((one.active - one.work).measure_ns for one in slow)
@@ -81,11 +84,11 @@ def _finding(facts: Facts, steps: Steps, work: OptimizerWork, slow: list[Optimiz
     asked = "" if facts.trace.device_kind == "cpu" else ", foreach=False"
     return Finding(
         rule=RULE.id,
-        title=f"{work.optimizer} updates its {call.parameters} tensors one at a time, {format_frac(share)} of the step",
+        title=f"{work.optimizer} updates its {call.parameters} tensors one at a time, {share_of(facts, claims)}",
         place=stacks.place_at(facts.trace.names, call.start_ns, call.end_ns) if stacks else f"{work.optimizer}.step",
         fix=f"Construct the optimizer with {keyword}: {work.optimizer}(model.parameters(), …, {keyword})",
-        saving=Saving.per_step(steps.count, value_ns=claims.measure_ns, low_ns=dispatch_ns, high_ns=whole_ns),
-        unit=RULE.scope.unit,
+        saving=Saving.per_step(window.count, value_ns=claims.measure_ns, low_ns=dispatch_ns, high_ns=whole_ns),
+        unit=unit_of(facts),
         share_frac=share,
         evidence=[
             timeline(facts, next(iter(call.active))[0], next(iter(call.active))[1], "optimizer"),
@@ -112,7 +115,7 @@ def _finding(facts: Facts, steps: Steps, work: OptimizerWork, slow: list[Optimiz
 RULE = Rule(
     id="single-tensor-optimizer",
     scope=Scope.TRACE,
-    needs=(Steps, OptimizerWork),
+    needs=(Window, OptimizerWork),
     title="The optimizer updates one parameter tensor at a time",
     fix="Construct it with fused=True, or foreach=True where there is no fused implementation",
     judge=judge,

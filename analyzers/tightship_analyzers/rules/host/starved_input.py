@@ -38,16 +38,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tightship_analyzers.claiming import in_window, share_of, time_of, unit_of, within_window
 from tightship_analyzers.evidence import Evidence, change, fact, worst_gap
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames, place_of
 from tightship_analyzers.facts.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, plural
 
 MIN_STEP_FRAC = 0.05
 """Share of the step below which waiting for input is no finding; source: the profiler's TensorBoard plugin."""
@@ -58,39 +59,39 @@ MAX_WORKERS = 16
 
 def judge(facts: Facts) -> Judgement:
     """Device gaps under the loader."""
-    steps, loader = facts[Steps], facts[LoaderRanges]
+    window, loader = facts[Window], facts[LoaderRanges]
     if not loader.calls:
         return NotApplicable("needs a torch DataLoader; no fetch fell into the window")
-    claims = facts[DeviceGaps].spans & loader.spans
-    if claims.measure_ns < MIN_STEP_FRAC * steps.window_ns:
+    claims = within_window(facts, facts[DeviceGaps].spans & loader.spans)
+    if claims.measure_ns < MIN_STEP_FRAC * window.window_ns:
         return []
-    return [_finding(facts, steps, loader, claims)]
+    return [_finding(facts, window, loader, claims)]
 
 
-def _finding(facts: Facts, steps: Steps, loader: LoaderRanges, claims: Intervals) -> Finding:
-    wait_ns, mean_ns = claims.measure_ns // steps.count, steps.mean_ns
-    rest_ns = max(1, mean_ns - wait_ns)
+def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Intervals) -> Finding:
+    wait_ns = claims.measure_ns // window.count
+    rest_ns = max(1, window.mean_ns - wait_ns)
     # One worker hides as much as the rest of the step takes; what more of them bring, cores and disks decide.
     sure_ns = min(wait_ns, rest_ns) if loader.in_process else 0
     workers = min(MAX_WORKERS, math.ceil(wait_ns / rest_ns))
     hot, hot_frac = _hot_function(facts, claims)
     loop = _loop_place(facts, loader)
-    share = claims.measure_ns / steps.window_ns
+    share = claims.measure_ns / window.window_ns
     if loader.in_process:
-        title = f"The device waits {format_frac(share)} of every step for a loader without workers"
+        title = f"The device waits {share_of(facts, claims)} for a loader without workers"
         fix = f"Give the DataLoader workers: num_workers={max(2, workers)}, persistent_workers=True"
         before = "DataLoader(dataset, batch_size=…)"
         after = f"DataLoader(dataset, batch_size=…, num_workers={max(2, workers)}, persistent_workers=True)"
     else:
-        title = f"The device waits {format_frac(share)} of every step for its loader's workers"
+        title = f"The device waits {share_of(facts, claims)} for its loader's workers"
         fix = "Double the DataLoader's num_workers, or make a batch cheaper (cache decoded data, faster decoder)"
         before = "DataLoader(dataset, batch_size=…, num_workers=n)"
         after = "DataLoader(dataset, batch_size=…, num_workers=2 * n, prefetch_factor=4)"
     if facts.trace.device_kind == "gpu":
         after = after[:-1] + ", pin_memory=True)"
     evidence: list[Evidence] = [
-        fact(f"Idle under the loader: {format_ns(wait_ns)} of a step of {format_ns(mean_ns)}", share, "frac"),
-        fact(f"Batches fetched in {steps.count} steps: {loader.calls}", loader.calls, "batches"),
+        fact(f"Idle under the loader: {time_of(facts, claims.measure_ns)}", share, "frac"),
+        fact(f"{plural(loader.calls, 'batch', 'batches')} fetched {in_window(facts)}", loader.calls, "batches"),
     ]
     if hot:
         evidence.append(fact(f"{format_frac(hot_frac)} of the wait is spent in {hot}", hot_frac, "frac"))
@@ -103,16 +104,16 @@ def _finding(facts: Facts, steps: Steps, loader: LoaderRanges, claims: Intervals
         place=hot or loop,
         fix=fix,
         saving=Saving.per_step(
-            steps.count,
+            window.count,
             value_ns=claims.measure_ns,
-            low_ns=sure_ns * steps.count,
+            low_ns=sure_ns * window.count,
             high_ns=claims.measure_ns,
         ),
-        unit=RULE.scope.unit,
+        unit=unit_of(facts),
         share_frac=share,
         evidence=[*([gap] if gap else []), *evidence, change(before, after)],
         claims=claims,
-        without=Edits.without_host(steps.tid, loader.spans),
+        without=Edits.without_host(window.tid, loader.spans),
     )
 
 
@@ -156,7 +157,7 @@ def _parents(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
 RULE = Rule(
     id="starved-input",
     scope=Scope.TRACE,
-    needs=(Steps, LoaderRanges, DeviceGaps),
+    needs=(Window, LoaderRanges, DeviceGaps),
     title="The device waits for the next batch",
     fix="Give the DataLoader more workers, or make a batch cheaper",
     judge=judge,

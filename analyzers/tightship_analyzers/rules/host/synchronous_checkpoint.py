@@ -38,16 +38,17 @@ before the save (`state_dict()` of a sharded model) is not counted. Custom forma
 
 from __future__ import annotations
 
+from tightship_analyzers.claiming import in_window, time_of, unit_of, within_window
 from tightship_analyzers.evidence import change, fact, worst_gap
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.saves import Saves
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.units import format_frac, format_ns
+from tightship_platform.units import format_frac, format_ns, plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the mean step below which saving is no finding."""
@@ -55,20 +56,21 @@ MIN_STEP_FRAC = 0.02
 
 def judge(facts: Facts) -> Judgement:
     """Device gaps under saves."""
-    steps, saves = facts[Steps], facts[Saves]
-    claims = facts[DeviceGaps].spans & saves.spans
-    if claims.measure_ns < MIN_STEP_FRAC * steps.window_ns:
+    window, saves = facts[Window], facts[Saves]
+    claims = within_window(facts, facts[DeviceGaps].spans & saves.spans)
+    if claims.measure_ns < MIN_STEP_FRAC * window.window_ns:
         return []
-    return [_finding(facts, steps, saves, claims)]
+    return [_finding(facts, window, saves, claims)]
 
 
-def _finding(facts: Facts, steps: Steps, saves: Saves, claims: Intervals) -> Finding:
+def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> Finding:
     total_ns, count = claims.measure_ns, len(saves.calls)
-    share = total_ns / steps.window_ns
-    every = f"{count} saves in {steps.count} steps" if count > 1 else f"one save in {steps.count} steps"
+    share = total_ns / window.window_ns
     evidence = [
-        fact(f"{every}, {format_ns(total_ns // count)} each", total_ns / count, "ns"),
-        fact(f"Idle while saving: {format_ns(total_ns // steps.count)} of a mean step of {format_ns(steps.mean_ns)}"),
+        fact(
+            f"{plural(count, 'save')} {in_window(facts)}, {format_ns(total_ns // count)} each", total_ns / count, "ns"
+        ),
+        fact(f"Idle while saving: {time_of(facts, total_ns)}"),
     ]
     if count == 1:
         evidence.append(fact("How often it saves cannot be told from a single save; record for longer to know"))
@@ -80,12 +82,12 @@ def _finding(facts: Facts, steps: Steps, saves: Saves, claims: Intervals) -> Fin
         fix="Save in the background: snapshot the state and write it from a thread, or use "
         "torch.distributed.checkpoint.async_save; or save less often",
         saving=Saving.per_step(
-            steps.count,
+            window.count,
             value_ns=total_ns,
             low_ns=total_ns * (count - 1) // count,
-            high_ns=min(steps.window_ns, total_ns * (count + 1) // count),
+            high_ns=min(window.window_ns, total_ns * (count + 1) // count),
         ),
-        unit=RULE.scope.unit,
+        unit=unit_of(facts),
         share_frac=share,
         evidence=[
             *([gap] if gap else []),
@@ -98,7 +100,7 @@ def _finding(facts: Facts, steps: Steps, saves: Saves, claims: Intervals) -> Fin
         ],
         claims=claims,
         # Copies of the state to the host are part of the save, and so is the wait for them.
-        without=Edits.without_host(steps.tid, saves.spans) | Edits.without_syncs(steps.tid, saves.spans),
+        without=Edits.without_host(window.tid, saves.spans) | Edits.without_syncs(window.tid, saves.spans),
     )
 
 
@@ -114,7 +116,7 @@ def _place(facts: Facts, saves: Saves) -> str:
 RULE = Rule(
     id="synchronous-checkpoint",
     scope=Scope.TRACE,
-    needs=(Steps, Saves, DeviceGaps),
+    needs=(Window, Saves, DeviceGaps),
     title="The device waits while a checkpoint is written",
     fix="Save in the background, or less often",
     judge=judge,

@@ -42,8 +42,8 @@ from __future__ import annotations
 from tightship_analyzers.claiming import share_of
 from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.sync_places import SyncKind, SyncPlaces
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.sync_claims import claim_syncs
 
@@ -59,8 +59,7 @@ def judge(facts: Facts) -> Judgement:
         SyncKind.SCALAR,
         min_frac=MIN_STEP_FRAC,
         title=lambda place: (
-            f"{place.operator} reads a value from the device, which then runs dry for "
-            f"{share_of(facts, place.cost)} of the step"
+            f"{place.operator} reads a value from the device, which then runs dry for {share_of(facts, place.cost)}"
         ),
         fix="Keep the value on the device and read it every 100 steps, or after the next step has been issued",
         change=change("total += loss.item()", "total += loss.detach()  # total.item() once, at the end"),
@@ -70,7 +69,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="synchronous-scalar-read",
     scope=Scope.TRACE,
-    needs=(Steps, SyncPlaces),
+    needs=(Window, SyncPlaces),
     title="The device runs dry because the host reads a value from it",
     fix="Keep the value on the device and read it rarely",
     judge=judge,

@@ -34,38 +34,47 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import (
+    claim,
+    dearest,
+    in_window,
+    is_worth,
+    mostly_in,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.biased_convolutions import BiasedConvolutions
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 
 def judge(facts: Facts) -> Judgement:
     """All such convolutions together, at the dearest place."""
     biased, kernels = facts[BiasedConvolutions], facts[KernelOps]
     events = kernels.events.take(biased.rows)
-    claims = within_steps(facts, Intervals.of_table(events))
+    claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
-    places = facts[Places].dearest(kernels.op[biased.rows], events.dur_ns, "convolutions")
+    where = dearest(facts, kernels.op[biased.rows], events.dur_ns, "convolutions")
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Biases that a batch norm takes away again cost {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Biases that a batch norm takes away again cost {share_of(facts, claims)}",
+            where=where,
             fix="Construct these convolutions with bias=False",
             evidence=[
                 fact(
-                    f"{biased.convolutions} biased convolutions before a batch norm in {facts[Steps].count} steps, "
-                    f"{len(events)} kernels, {a_step(facts, int(events.dur_ns.sum()))}",
+                    f"{plural(biased.convolutions, 'biased convolution')} before a batch norm {in_window(facts)}, "
+                    f"{plural(len(events), 'kernel')}, {time_of(facts, int(events.dur_ns.sum()))}",
                     biased.convolutions,
                     "convolutions",
                 ),
@@ -75,7 +84,6 @@ def judge(facts: Facts) -> Judgement:
                     "nn.Conv2d(64, 128, 3, bias=False), nn.BatchNorm2d(128)",
                 ),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[biased.rows]),
         )
     ]
@@ -84,7 +92,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="conv-bias-before-batch-norm",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, BiasedConvolutions),
+    needs=(Window, KernelOps, BiasedConvolutions),
     title="A convolution adds a bias that the batch norm after it takes away",
     fix="bias=False",
     judge=judge,

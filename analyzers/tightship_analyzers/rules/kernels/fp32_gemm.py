@@ -39,16 +39,26 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, gone, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import (
+    claim,
+    dearest,
+    gone,
+    in_window,
+    is_worth,
+    mostly_in,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.device_model import DeviceModel
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.05
 """Share of the step below which it is no finding."""
@@ -77,21 +87,21 @@ def judge(facts: Facts) -> Judgement:
     left = max(plain / matrix, 1 / MAX_SPEEDUP)
 
     def saved(frac: float) -> int:
-        return within_steps(facts, gone(events, np.full(len(events), frac))).measure_ns
+        return within_window(facts, gone(events, np.full(len(events), frac))).measure_ns
 
-    claims = within_steps(facts, gone(events, np.full(len(events), 1 - left)))
+    claims = within_window(facts, gone(events, np.full(len(events), 1 - left)))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     lost_ns = np.rint(events.dur_ns * (1 - left)).astype(np.int64)
-    places = facts[Places].dearest(kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
+    where = dearest(facts, kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
     tf32 = target == "tf32"
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Matrix products in float32 leave the tensor cores idle, {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Matrix products in float32 leave the tensor cores idle, {share_of(facts, claims)}",
+            where=where,
             fix='Allow TF32: torch.backends.cuda.matmul.fp32_precision = "tf32"; or autocast to bfloat16'
             if tf32
             else "Use mixed precision: torch.autocast with float16 and a GradScaler",
@@ -99,7 +109,7 @@ def judge(facts: Facts) -> Judgement:
             high_ns=saved(1 - plain / matrix),
             evidence=[
                 fact(
-                    f"{len(rows)} kernels in {facts[Steps].count} steps take {a_step(facts, int(events.dur_ns.sum()))}",
+                    f"{plural(len(rows), 'kernel')} {in_window(facts)}, {time_of(facts, int(events.dur_ns.sum()))}",
                     len(rows),
                     "kernels",
                 ),
@@ -117,7 +127,6 @@ def judge(facts: Facts) -> Judgement:
                     else 'with torch.autocast("cuda", dtype=torch.float16):\n    loss = model(batch)',
                 ),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[rows], left),
         )
     ]
@@ -126,7 +135,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="fp32-gemm",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, DeviceModel),
+    needs=(Window, KernelOps, DeviceModel),
     title="Matrix products run in float32 while the tensor cores are idle",
     fix="Allow TF32, or use mixed precision",
     judge=judge,

@@ -38,19 +38,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, one_place, share_of
+from tightship_analyzers.claiming import claim, each, is_worth, mostly_in, one_place, share_of, time_of
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.dispatch_gaps import DispatchGaps
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
-from tightship_platform.units import format_ns
+from tightship_platform.units import format_ns, plural
 
 MIN_STEP_FRAC = 0.10
 """Share of the step below which it is no finding."""
@@ -64,9 +63,9 @@ RESIDUAL_NS = 500
 
 def judge(facts: Facts) -> Judgement:
     """All gaps together, at the place that issues most of the late kernels."""
-    gaps, kernels, steps = facts[DispatchGaps], facts[KernelOps], facts[Steps]
+    gaps, kernels, window = facts[DispatchGaps], facts[KernelOps], facts[Window]
     computing = kernels.events.take(kernels.events.kind == EventKind.KERNEL)
-    if not len(computing) or len(gaps.spans) < MIN_GAPS_PER_STEP * steps.count:
+    if not len(computing) or len(gaps.spans) < MIN_GAPS_PER_STEP * window.count:
         return []
     median_ns = int(np.median(computing.dur_ns))
     median_gap_ns = int(np.median(gaps.cost_ns))
@@ -75,27 +74,28 @@ def judge(facts: Facts) -> Judgement:
     claims = Intervals.of(gaps.spans.start_ns + RESIDUAL_NS, gaps.spans.end_ns)
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
-    places = facts[Places].dearest(kernels.op[gaps.next_event], gaps.cost_ns)
-    place, elsewhere = one_place(facts, places, "kernel launches")
+    where = one_place(facts, kernels.op[gaps.next_event], gaps.cost_ns, "kernel launches")
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"The device waits for the next launch for {share_of(facts, claims)} of the step",
-            place=place,
+            title=f"The device waits for the next launch for {share_of(facts, claims)}",
+            where=where,
             fix='Launch less often: torch.compile(model, mode="reduce-overhead"), a CUDA graph, or a larger batch',
             low_ns=claims.measure_ns // 2,
             high_ns=gaps.spans.measure_ns,
             gap="host dispatch",
             evidence=[
                 fact(
-                    f"{len(computing) // steps.count} kernels a step, half of them shorter than {format_ns(median_ns)}",
+                    f"{plural(len(computing) // window.count, 'kernel')} {each(facts)}, half of them shorter than "
+                    f"{format_ns(median_ns)}",
                     median_ns,
                     "ns",
                 ),
                 fact(
-                    f"{len(gaps.spans) // steps.count} gaps a step, {a_step(facts, claims.measure_ns)}",
+                    f"{plural(len(gaps.spans) // window.count, 'gap')} {each(facts)}, "
+                    f"{time_of(facts, claims.measure_ns)}",
                     len(gaps.spans),
                     "gaps",
                 ),
@@ -104,7 +104,6 @@ def judge(facts: Facts) -> Judgement:
                     "model = Model().to(device)", 'model = torch.compile(Model().to(device), mode="reduce-overhead")'
                 ),
             ],
-            elsewhere=elsewhere,
             without=_graphed(gaps, kernels.row[gaps.next_event]),
         )
     ]
@@ -127,7 +126,7 @@ def _graphed(gaps: DispatchGaps, rows: Int64s) -> Edits:
 RULE = Rule(
     id="launch-bound",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, DispatchGaps),
+    needs=(Window, KernelOps, DispatchGaps),
     title="The device waits for the host to launch the next kernel",
     fix="Compile, use CUDA graphs, or a larger batch",
     judge=judge,

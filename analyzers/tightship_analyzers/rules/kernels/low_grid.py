@@ -36,18 +36,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, gone, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, gone, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.device_model import DeviceUnits
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.model import Bools, DeviceEvents
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.05
 """Share of the step below which it is no finding."""
@@ -68,25 +68,25 @@ def judge(facts: Facts) -> Judgement:
     rows = np.flatnonzero(small & (events.dur_ns >= MIN_KERNEL_NS) & _alone(events))
     mine = events.take(rows)
     left = mine.blocks / units
-    claims = within_steps(facts, gone(mine, 1 - left))
+    claims = within_window(facts, gone(mine, 1 - left))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     lost_ns = np.rint(mine.dur_ns * (1 - left)).astype(np.int64)
-    places = facts[Places].dearest(kernels.op[rows], lost_ns, shown(facts.trace.names[int(mine.name[0])], 100))
+    where = dearest(facts, kernels.op[rows], lost_ns, shown(facts.trace.names[int(mine.name[0])], 100))
     worst = int(mine.dur_ns.argmax())
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Kernels that fill a part of the device leave {share_of(facts, claims)} of the step unused",
-            place=places[0][0],
+            title=f"Kernels that fill a part of the device leave {share_of(facts, claims)} unused",
+            where=where,
             fix="Give each kernel more work: a larger batch, one batched operator instead of many, or two streams",
             low_ns=0,
             evidence=[
                 fact(
-                    f"{len(rows)} kernels take {a_step(facts, int(mine.dur_ns.sum()))}, "
-                    f"{int(np.median(mine.blocks))} blocks (median) for {units} multiprocessors",
+                    f"{plural(len(rows), 'kernel')}, {time_of(facts, int(mine.dur_ns.sum()))}, "
+                    f"{plural(int(np.median(mine.blocks)), 'block')} (median) for {units} multiprocessors",
                     float(np.median(mine.blocks)),
                     "blocks",
                 ),
@@ -94,7 +94,6 @@ def judge(facts: Facts) -> Judgement:
                 mostly_in(facts, kernels.op[rows], mine.dur_ns),
                 change("out = [f(x) for x in parts]", "out = f(torch.stack(parts))"),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[rows], left),
         )
     ]
@@ -112,7 +111,7 @@ def _alone(events: DeviceEvents) -> Bools:
 RULE = Rule(
     id="low-grid",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, DeviceUnits),
+    needs=(Window, KernelOps, DeviceUnits),
     title="Kernels occupy only a part of the device",
     fix="Give each kernel more work",
     judge=judge,

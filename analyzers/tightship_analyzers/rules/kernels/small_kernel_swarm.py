@@ -38,18 +38,27 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import (
+    claim,
+    dearest,
+    in_window,
+    is_worth,
+    mostly_in,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.zero_grads import ZERO_GRAD
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools, Int64s
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.05
 """Share of the step below which it is no finding."""
@@ -74,36 +83,35 @@ def judge(facts: Facts) -> Judgement:
         np.array([kernels.events.start_ns[run[0]] for run in runs]),
         np.array([kernels.events.end_ns[run[-1]] for run in runs]),
     )
-    longest = np.array([run[int(kernels.events.dur_ns[run].argmax())] for run in runs])
+    dur_ns = kernels.events.dur_ns
+    longest = np.array([run[int(dur_ns[run].argmax())] for run in runs])
     kept = Intervals.of_table(kernels.events.take(longest))
-    claims = within_steps(facts, spans - kept)
+    claims = within_window(facts, spans - kept)
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     work = Intervals.of_table(kernels.events.take(members))
-    running = within_steps(facts, claims & work).measure_ns
-    places = facts[Places].dearest(kernels.op[members], kernels.events.dur_ns[members], "elementwise kernels")
-    steps = facts[Steps]
+    running = within_window(facts, claims & work).measure_ns
+    where = dearest(facts, kernels.op[members], kernels.events.dur_ns[members], "elementwise kernels")
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Runs of short elementwise kernels take {share_of(facts, claims)} of the step more than fused ones",
-            place=places[0][0],
+            title=f"Runs of short elementwise kernels take {share_of(facts, claims)} more than fused ones",
+            where=where,
             fix="Fuse the chain: put the block that issues it under torch.compile, or use a fused operator",
             low_ns=claims.measure_ns - running // 2,
             evidence=[
                 fact(
-                    f"{len(members)} kernels in {len(runs)} runs over {steps.count} steps, "
+                    f"{plural(len(members), 'kernel')} in {plural(len(runs), 'run')} {in_window(facts)}, "
                     f"{len(members) / len(runs):.0f} a run",
                     len(members),
                     "kernels",
                 ),
-                fact(f"Between them the device idles for {a_step(facts, claims.measure_ns - running)}"),
+                fact(f"Between them the device idles for {time_of(facts, claims.measure_ns - running)}"),
                 mostly_in(facts, kernels.op[members], kernels.events.dur_ns[members]),
                 change("y = act(x) * scale + bias", "y = torch.compile(block)(x, scale, bias)"),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[np.setdiff1d(members, longest)]),
         )
     ]
@@ -144,7 +152,7 @@ def _elsewhere(facts: Facts) -> Bools:
 RULE = Rule(
     id="small-kernel-swarm",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps),
+    needs=(Window, KernelOps),
     title="Many short elementwise kernels follow one another",
     fix="Fuse them: torch.compile the block",
     judge=judge,

@@ -41,18 +41,18 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, gone, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, gone, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.evidence import Evidence, change, fact
 from tightship_analyzers.facts.device_model import DeviceModel
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.matrix_products import MatrixProducts, Product
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
 from tightship_analyzers.facts.plain_attention import PlainAttention
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.trace.model import Int64s
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
@@ -93,11 +93,11 @@ def judge(facts: Facts) -> Judgement:
     model = facts.find(DeviceModel)
     memory = model.device.memory_bytes_per_s if model is not None else math.inf
     left = np.array([_left(product, int(duration[product.at]), aligned, memory) for product in odd])
-    claims = within_steps(facts, gone(kernels.events.take(rows), 1 - left))
+    claims = within_window(facts, gone(kernels.events.take(rows), 1 - left))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     lost = duration[rows] * (1 - left)
-    places = facts[Places].dearest(kernels.op[rows], lost.astype(np.int64), "matrix products")
+    where = dearest(facts, kernels.op[rows], lost.astype(np.int64), "matrix products")
     worst = odd[int(lost.argmax())]
     sizes = f"({worst.m}×{worst.k}) × ({worst.k}×{worst.n})" + (f", {worst.batch} of them" if worst.batch > 1 else "")
     size = next(number for number in (worst.k, worst.n, worst.m) if number % MULTIPLE)
@@ -107,25 +107,28 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Half-precision products of sizes that 8 does not divide lose {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Half-precision products of sizes that 8 does not divide lose {share_of(facts, claims)}",
+            where=where,
             fix=f"Pad the sizes to a multiple of {MULTIPLE}, better 64: here {size} to {padded}",
             low_ns=0,
             evidence=[
                 fact(f"The dearest: {sizes}"),
                 fact(
-                    f"{len(odd)} products take {a_step(facts, int(duration[rows].sum()))}",
+                    f"{plural(len(odd), 'product')}, {time_of(facts, int(duration[rows].sum()))}",
                     len(odd),
                     "products",
                 ),
-                fact(f"{len(aligned)} aligned products of the same trace to compare with", len(aligned), "products"),
+                fact(
+                    f"{plural(len(aligned), 'aligned product')} of the same trace to compare with",
+                    len(aligned),
+                    "products",
+                ),
                 _of_attention(facts, kernels.op[rows]),
                 mostly_in(facts, kernels.op[rows], lost.astype(np.int64)),
                 change(f"nn.Linear(…, {size})", f"nn.Linear(…, {padded})  # and ignore what is added")
                 if worst.batch == 1
                 else change(f"a @ b  # a size of {size}", f"F.pad(a, …) @ F.pad(b, …)  # {padded}, masked"),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[rows], left),
         )
     ]
@@ -145,7 +148,7 @@ def _of_attention(facts: Facts, ops: Int64s) -> Evidence | None:
     count = int(np.isin(ops, attention.products).sum()) if attention is not None else 0
     if not count:
         return None
-    return fact(f"{count} of them are those of attention: a fused kernel does without them", count, "products")
+    return fact(f"{count} of them of attention: a fused kernel does without", count, "products")
 
 
 def _left(product: Product, duration_ns: int, aligned: list[tuple[int, float]], memory: float) -> float:
@@ -171,7 +174,7 @@ def _rates(flops: int, aligned: list[tuple[int, float]]) -> list[float]:
 RULE = Rule(
     id="unaligned-half-dims",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, MatrixProducts),
+    needs=(Window, KernelOps, MatrixProducts),
     title="Half-precision matrix products have sizes that are no multiple of 8",
     fix="Pad the sizes to a multiple of 8",
     judge=judge,

@@ -36,16 +36,16 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
 from tightship_analyzers.facts.plain_attention import PlainAttention
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
@@ -55,23 +55,23 @@ def judge(facts: Facts) -> Judgement:
     """All of it together, at the dearest place."""
     attention, kernels = facts[PlainAttention], facts[KernelOps]
     events = kernels.events.take(attention.rows)
-    claims = within_steps(facts, Intervals.of_table(events))
+    claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
-    places = facts[Places].dearest(kernels.op[attention.rows], events.dur_ns, "softmax")
+    where = dearest(facts, kernels.op[attention.rows], events.dur_ns, "softmax")
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Attention scores travel through memory for {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Attention scores travel through memory for {share_of(facts, claims)}",
+            where=where,
             fix="Use a fused kernel: F.scaled_dot_product_attention(q, k, v, …)",
             low_ns=0,
             evidence=[
                 fact(
-                    f"{len(attention.calls)} softmax calls over up to {attention.sequence} keys; "
-                    f"the kernels between the products take {a_step(facts, int(events.dur_ns.sum()))}",
+                    f"{plural(len(attention.calls), 'softmax call')} over up to {plural(attention.sequence, 'key')}; "
+                    f"the kernels between the products take {time_of(facts, int(events.dur_ns.sum()))}",
                     len(attention.calls),
                     "calls",
                 ),
@@ -81,7 +81,6 @@ def judge(facts: Facts) -> Judgement:
                     "out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
                 ),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[attention.rows]),
         )
     ]
@@ -90,7 +89,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="unfused-attention",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, PlainAttention),
+    needs=(Window, KernelOps, PlainAttention),
     title="Attention is computed step by step",
     fix="Use scaled_dot_product_attention",
     judge=judge,

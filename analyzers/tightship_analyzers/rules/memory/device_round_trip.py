@@ -38,19 +38,18 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.blocking_copies import BlockingCopies
 from tightship_analyzers.facts.device_busy import DeviceBusy, DeviceGaps
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.units import format_bytes
+from tightship_platform.units import format_bytes, plural
 
 MIN_BYTES = 4096
 """Smaller copies are values, not data."""
@@ -71,35 +70,34 @@ def judge(facts: Facts) -> Judgement:
     alone = Intervals.of_table(events) - (_computing(facts))
     waits = facts[BlockingCopies]
     cost = waits.cost(np.isin(waits.events.correlation, events.correlation))
-    claims = within_steps(facts, alone | cost)
+    claims = within_window(facts, alone | cost)
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
     between = Intervals.of(kernels.events.end_ns[rows[0::2]], kernels.events.start_ns[rows[1::2]])
     gaps = facts[DeviceGaps].spans & between
     size = int(events.bytes.sum()) // 2
-    places = facts[Places].dearest(kernels.op[rows[0::2]], kernels.events.dur_ns[rows[0::2]])
-    back = facts[Places].dearest(kernels.op[rows[1::2]], kernels.events.dur_ns[rows[1::2]])
+    where = dearest(facts, kernels.op[rows[0::2]], kernels.events.dur_ns[rows[0::2]])
+    back = dearest(facts, kernels.op[rows[1::2]], kernels.events.dur_ns[rows[1::2]])
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Data goes to the host and straight back for {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Data goes to the host and straight back for {share_of(facts, claims)}",
+            where=where,
             fix="Keep the data on the device: do there what is done between the two copies",
             low_ns=0,
             high_ns=(claims | gaps).measure_ns,
             gap="copy",
             evidence=[
                 fact(
-                    f"{len(pairs)} round trips in {facts[Steps].count} steps move {format_bytes(size)} each way",
+                    f"{plural(len(pairs), 'round trip')} {in_window(facts)}, {format_bytes(size)} each way",
                     len(pairs),
                     "round trips",
                 ),
-                fact(f"It comes back at {back[0][0]}") if back[0][0] else None,
+                fact(f"It comes back at {back.place}") if back.place else None,
                 change("torch.from_numpy(f(x.cpu().numpy())).to(device)", "f_on_device(x)"),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[rows]),
         )
     ]

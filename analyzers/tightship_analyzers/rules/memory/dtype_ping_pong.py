@@ -36,17 +36,17 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.casts import Casts
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
@@ -60,10 +60,10 @@ def judge(facts: Facts) -> Judgement:
         return []
     rows = np.array([cast.at for pair in pairs for cast in pair])
     events = kernels.events.take(rows)
-    claims = within_steps(facts, Intervals.of_table(events))
+    claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
-    places = facts[Places].dearest(kernels.op[rows], events.dur_ns, "aten::copy_")
+    where = dearest(facts, kernels.op[rows], events.dur_ns, "aten::copy_")
     first = max(pairs, key=lambda pair: int(kernels.events.dur_ns[pair[0].at]))[0]
     types = f"{shown(first.from_type, 30)} → {shown(first.to_type, 30)} → {shown(first.from_type, 30)}"
     return [
@@ -71,21 +71,20 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Converting tensors to another type and straight back takes {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Converting tensors to another type and straight back takes {share_of(facts, claims)}",
+            where=where,
             fix="Keep one type through the block: norms and activations accept half precision, or compile the block",
             low_ns=0,
             evidence=[
                 fact(f"The dearest: {types}, sizes {list(first.dims)}"),
                 fact(
-                    f"{len(pairs)} round trips take {a_step(facts, int(events.dur_ns.sum()))}",
+                    f"{plural(len(pairs), 'round trip')}, {time_of(facts, int(events.dur_ns.sum()))}",
                     len(pairs),
                     "round trips",
                 ),
                 mostly_in(facts, kernels.op[rows], events.dur_ns),
                 change("norm(x.float()).to(x.dtype)", "norm(x)  # accumulates in float32 by itself"),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[rows]),
         )
     ]
@@ -94,7 +93,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="dtype-ping-pong",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps, Casts),
+    needs=(Window, KernelOps, Casts),
     title="Tensors are converted to another type and straight back",
     fix="Keep one type through the block",
     judge=judge,

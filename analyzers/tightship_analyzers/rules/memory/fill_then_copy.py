@@ -33,18 +33,18 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.filled_copies import FilledCopies
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
 from tightship_analyzers.facts.stall_cost import idle_through
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 
 def judge(facts: Facts) -> Judgement:
@@ -54,10 +54,10 @@ def judge(facts: Facts) -> Judgement:
         return []
     idle = idle_through(pairs.fills.start_ns, pairs.copies.end_ns, facts[DeviceGaps].spans)
     copies = Intervals.of_table(pairs.events)
-    claims = within_steps(facts, idle | copies)
+    claims = within_window(facts, idle | copies)
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
-    places = facts[Places].dearest(pairs.op, pairs.copies.end_ns - pairs.fills.start_ns)
+    where = dearest(facts, pairs.op, pairs.copies.end_ns - pairs.fills.start_ns)
     filler = shown(names[int(pairs.fills.name[0])].removeprefix("aten::").rstrip("_"), 40)
     without = Edits.without_device(pairs.row)
     for tid in sorted(set(pairs.fills.tid.tolist())):
@@ -69,20 +69,19 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Tensors filled on the host and copied to the device cost {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Tensors filled on the host and copied to the device cost {share_of(facts, claims)}",
+            where=where,
             fix=f"Make the tensor where it is used: torch.{filler}(…, device=device)",
-            low_ns=within_steps(facts, idle).measure_ns // 2,
+            low_ns=within_window(facts, idle).measure_ns // 2,
             gap="copy",
             evidence=[
                 fact(
-                    f"{len(pairs.fills)} tensors in {facts[Steps].count} steps, mostly made by {filler}",
+                    f"{plural(len(pairs.fills), 'tensor')} {in_window(facts)}, mostly made by {filler}",
                     len(pairs.fills),
                     "tensors",
                 ),
                 change(f"torch.{filler}(…).to(device)", f"torch.{filler}(…, device=device)"),
             ],
-            elsewhere=places[1:],
             without=without,
         )
     ]
@@ -91,7 +90,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="fill-then-copy",
     scope=Scope.TRACE,
-    needs=(Steps, DeviceGaps, FilledCopies),
+    needs=(Window, DeviceGaps, FilledCopies),
     title="A tensor is filled on the host and then copied to the device",
     fix="Make it on the device: device=",
     judge=judge,

@@ -36,16 +36,16 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, mostly_in, share_of, within_steps
+from tightship_analyzers.claiming import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 CONVERSIONS = re.compile(
     r"nchwToNhwc|nhwcToNchw|nchwToFoldedNhwc|nhwcToFoldedNhwc|FoldedNhwcToNchw|nchw2nhwc|nhwc2nchw"
@@ -59,29 +59,28 @@ def judge(facts: Facts) -> Judgement:
     kernels, names = facts[KernelOps], facts.trace.names
     rows = np.flatnonzero(names.mask(kernels.events.name, lambda name: CONVERSIONS.search(name) is not None))
     events = kernels.events.take(rows)
-    claims = within_steps(facts, Intervals.of_table(events))
+    claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
-    places = facts[Places].dearest(kernels.op[rows], events.dur_ns, shown(names[int(events.name[0])], 100))
+    where = dearest(facts, kernels.op[rows], events.dur_ns, shown(names[int(events.name[0])], 100))
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Changing the layout of tensors around convolutions takes {share_of(facts, claims)} of the step",
-            place=places[0][0],
+            title=f"Changing the layout of tensors around convolutions takes {share_of(facts, claims)}",
+            where=where,
             fix="Put model and images into channels-last memory: .to(memory_format=torch.channels_last)",
             low_ns=claims.measure_ns // 2,
             evidence=[
                 fact(
-                    f"{len(rows)} conversions take {a_step(facts, int(events.dur_ns.sum()))}",
+                    f"{plural(len(rows), 'conversion')}, {time_of(facts, int(events.dur_ns.sum()))}",
                     len(rows),
                     "kernels",
                 ),
                 mostly_in(facts, kernels.op[rows], events.dur_ns),
                 change("model.to(device)", "model.to(device, memory_format=torch.channels_last)  # the images too"),
             ],
-            elsewhere=places[1:],
             without=Edits.without_device(kernels.row[rows]),
         )
     ]
@@ -90,7 +89,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="layout-ping-pong",
     scope=Scope.TRACE,
-    needs=(Steps, KernelOps),
+    needs=(Window, KernelOps),
     title="Tensors change their memory layout around every convolution",
     fix="Use channels-last memory throughout",
     judge=judge,

@@ -47,7 +47,7 @@ from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.blocking_copies import BlockingCopies
 from tightship_analyzers.facts.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Float64s
 from tightship_analyzers.hardware import Device
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
@@ -76,9 +76,7 @@ def judge(facts: Facts) -> Judgement:
         copies.pageable & copies.to_device,
         min_frac=NOISE_FRAC,
         left_frac=pinned_left(model.device, events.bytes, events.dur_ns) if model else None,
-        title=lambda cost: (
-            f"Copies from pageable memory hold host and device up for {share_of(facts, cost)} of the step"
-        ),
+        title=lambda cost: f"Copies from pageable memory hold host and device up for {share_of(facts, cost)}",
         fix="Pin the batch and do not wait: DataLoader(…, pin_memory=True), batch.to(device, non_blocking=True)",
         change=change("batch = batch.to(device)", "batch = batch.to(device, non_blocking=True)  # pin_memory=True"),
     )
@@ -87,7 +85,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="pageable-copy",
     scope=Scope.TRACE,
-    needs=(Steps, BlockingCopies),
+    needs=(Window, BlockingCopies),
     title="A batch is copied to the device from pageable memory",
     fix="Pin memory and copy with non_blocking=True",
     judge=judge,

@@ -44,7 +44,7 @@ from tightship_analyzers.copy_claims import claim_copies
 from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.blocking_copies import BlockingCopies
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 
 
@@ -56,7 +56,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         ~(copies.pageable & copies.to_device),
         min_frac=NOISE_FRAC,
-        title=lambda cost: f"The host waits for copies, and the device idles for {share_of(facts, cost)} of the step",
+        title=lambda cost: f"The host waits for copies, and the device idles for {share_of(facts, cost)}",
         fix="Copy with non_blocking=True from and to pinned memory, and read the result a step later",
         change=change("metrics.append(logits.cpu())", "host.copy_(logits, non_blocking=True)  # pinned; read it later"),
     )
@@ -65,7 +65,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="synchronous-copy",
     scope=Scope.TRACE,
-    needs=(Steps, BlockingCopies),
+    needs=(Window, BlockingCopies),
     title="The host waits for a copy",
     fix="Copy with non_blocking=True from and to pinned memory",
     judge=judge,

@@ -34,22 +34,23 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import a_step, claim, is_worth, share_of, within_steps
+from tightship_analyzers.claiming import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.evidence import change, fact
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.zero_grads import ZERO_GRAD, ZeroGrads
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.units import plural
 
 
 def judge(facts: Facts) -> Judgement:
     """All calls together."""
     zeros, where = facts[ZeroGrads], facts[Places]
-    claims = within_steps(facts, Intervals.of_table(zeros.events))
+    claims = within_window(facts, Intervals.of_table(zeros.events))
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
     call = zeros.calls.take(np.array([0]))
@@ -60,13 +61,14 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Filling gradients with zeros takes {share_of(facts, claims)} of the step",
-            place=place or optimizer,
+            title=f"Filling gradients with zeros takes {share_of(facts, claims)}",
+            where=Where(place or optimizer),
             fix="Drop the gradients instead: optimizer.zero_grad(set_to_none=True), the default since torch 2.0",
             high_ns=2 * claims.measure_ns,
             evidence=[
                 fact(
-                    f"{len(zeros.calls)} calls start {len(zeros.events)} fills, {a_step(facts, claims.measure_ns)}",
+                    f"{plural(len(zeros.events), 'fill')} in {plural(len(zeros.calls), 'call')}, "
+                    f"{time_of(facts, claims.measure_ns)}",
                     len(zeros.events),
                     "fills",
                 ),
@@ -80,7 +82,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = Rule(
     id="zero-grad-memset",
     scope=Scope.TRACE,
-    needs=(Steps, ZeroGrads),
+    needs=(Window, ZeroGrads),
     title="Gradients are filled with zeros instead of being dropped",
     fix="zero_grad(set_to_none=True)",
     judge=judge,
