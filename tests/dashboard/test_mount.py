@@ -16,6 +16,7 @@ from api_calls import Served, run_record, serving
 from dash import Input, Output, html
 from fastapi import FastAPI
 from simulated_fleet import LIVE_RUN
+from waiting import PATIENCE_S
 
 from tightship_analyzers.catalogue import RULES
 from tightship_dashboard import routing
@@ -24,7 +25,8 @@ from tightship_dashboard.first_paint import TightshipDash
 from tightship_dashboard.rule_text import rule_text
 from tightship_dashboard.view import parse_query
 
-PAGES = ("/", "/?range=24h", "/runs", "/runs?by=input", f"/runs/{LIVE_RUN}", "/findings/1")
+FIT = ("/will-it-fit", "/will-it-fit?workflow=nope&memory=x")
+PAGES = ("/", "/?range=24h", "/runs", "/runs?by=input", f"/runs/{LIVE_RUN}", "/findings/1", *FIT)
 
 
 @contextmanager
@@ -180,15 +182,15 @@ def test_a_callback_does_not_hold_up_the_event_loop() -> None:
 
     @dash.callback(Output("out", "children"), Input("out", "n_clicks"))
     def _slow(_clicks: int) -> str:
-        return str(reached.wait(timeout=20))
+        return str(reached.wait(timeout=PATIENCE_S))
 
     dash.init_app(app)
-    with serving_app(app) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+    with serving_app(app) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
         answers: list[httpx.Response] = []
         inputs = [{"id": "out", "property": "n_clicks", "value": 1}]
         slow = threading.Thread(target=lambda: answers.append(callback(client, "out.children", inputs)))
         slow.start()
-        with httpx.Client(base_url=url, trust_env=False, timeout=30) as other:
+        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as other:
             assert other.get("/other").json() == "answered"
         slow.join()
     assert answers[0].json()["response"]["out"]["children"] == "True"
@@ -197,7 +199,10 @@ def test_a_callback_does_not_hold_up_the_event_loop() -> None:
 def test_several_servers_in_one_process_do_not_mix(
     fleet: Served, make_platform_env: Callable[..., Any], browser_like: httpx.Client
 ) -> None:
-    with serving(make_platform_env().settings) as other, httpx.Client(base_url=other.url, trust_env=False) as client:
+    with (
+        serving(make_platform_env().settings) as other,
+        httpx.Client(base_url=other.url, trust_env=False, timeout=PATIENCE_S) as client,
+    ):
         assert "no run held a device" in client.get("/", headers={"accept": "text/html"}).text
         assert "Nothing has reported yet" in route(client, "/").text
         assert "did work" in browser_like.get("/").text
@@ -212,7 +217,7 @@ def test_names_with_markup_stay_text_in_the_document(make_platform_env: Callable
     with serving(make_platform_env().settings) as served, served.http() as api:
         record = run_record(workflow=name, owner='"><img src=x>', command=["python", "a\nb", "\x1b[31m"])
         assert api.post("/runs", json=record).status_code == 200
-        with httpx.Client(base_url=served.url, trust_env=False) as client:
+        with httpx.Client(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
             for path in ("/runs", f"/runs/{record['run']}", "/runs?workflow=%3Cscript%3E"):
                 text = client.get(path, headers={"accept": "text/html"}).text
                 assert "<script>alert" not in text
