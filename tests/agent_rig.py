@@ -89,7 +89,7 @@ class Rig:
 
     @property
     def api(self) -> ApiClient:
-        return ApiClient(load_settings(self.environ))
+        return ApiClient(load_settings(self.environ), timeout_s=PATIENCE_S)
 
     def get(self, path: str) -> Any:
         """What the server answers; None while it does not, or knows nothing of it."""
@@ -111,7 +111,7 @@ class Rig:
         """A `tightship` command to its end."""
         command = [sys.executable, "-m", "tightship_platform.cli", *arguments]
         return subprocess.run(
-            command, env=self.environ | variables, capture_output=True, text=True, timeout=60, check=False
+            command, env=self.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
 
     def start_job(self, *, steps_per_s: float = 50, ranks: int = 1, record: dict[str, Any] | None = None) -> SmallJob:
@@ -167,7 +167,7 @@ class Rig:
         return child
 
 
-def stop(process: subprocess.Popen[Any], number: int = signal.SIGTERM, timeout_s: float = 15.0) -> int:
+def stop(process: subprocess.Popen[Any], number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
     """Signal a part and wait for its end; returns its exit code."""
     process.send_signal(number)
     return process.wait(timeout_s)

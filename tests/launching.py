@@ -40,6 +40,11 @@ def spooled(environ: Mapping[str, str] = os.environ) -> dict[str, dict[str, Any]
     return {path.name: json.loads(path.read_text()) for path in whole}
 
 
+def ended() -> list[dict[str, Any]]:
+    """Those of runs that have ended. Whether the start's record waits beside them is a matter of time."""
+    return [record for name, record in spooled().items() if not name.endswith(".start.json")]
+
+
 def warnings_in(stderr: str) -> list[str]:
     """The lines that are ours."""
     return [line for line in stderr.splitlines() if line.startswith("tightship:")]

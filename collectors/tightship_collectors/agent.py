@@ -44,6 +44,8 @@ FLUSH_S = 5.0
 REPEAT_ALLOCATIONS_S = 60.0
 MAX_BATCH_ROWS = 5000
 FLUSH_AT_END_S = 1.8
+FLUSH_ONCE_S = 60.0
+"""Of an agent for a single look, which nobody waits for to be gone."""
 RECORD_PATIENCE_S = 10.0
 """How long the agent looks for the record of a run before it takes it that there is none."""
 
@@ -125,15 +127,15 @@ class Agent:
             time.sleep(self._interval_ns / NS_PER_S)
             self.tick()
         finally:
-            self.close()
+            self.close(FLUSH_ONCE_S)
 
-    def close(self) -> None:
-        """Write down and deliver what there is."""
+    def close(self, flush_s: float = FLUSH_AT_END_S) -> None:
+        """Write down what there is, and deliver it for at most `flush_s`."""
         self._flush()
-        self._uplink.finish(FLUSH_AT_END_S)
+        self._uplink.finish(flush_s)
         for captures in self._captures:
             captures.close()
-        self._uplink.stop(FLUSH_AT_END_S)
+        self._uplink.stop(flush_s)
         self._client.close()
         self._steps.close()
         entries, size = self._spool.backlog()

@@ -13,6 +13,10 @@ from tightship_platform.settings import Settings
 from tightship_platform.units import format_bytes
 
 API = "/api/v1"
+ANSWER_S = 30.0
+"""A server on a busy machine answers within this time."""
+CONNECT_S = 10.0
+"""One that is there takes a connection, busy or not."""
 
 
 class ApiError(TightshipError):
@@ -30,13 +34,16 @@ class ApiClient:
     :raises ApiError: the server answered 4xx or 5xx.
     """
 
-    def __init__(self, settings: Settings, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, settings: Settings, *, timeout_s: float = ANSWER_S) -> None:
         headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
         self.server = settings.server
         # trust_env=False: a proxy meant for the outside world must not swallow traffic to the fleet's own server.
         try:
             self._http = httpx.Client(
-                base_url=settings.server + API, headers=headers, timeout=timeout_s, trust_env=False
+                base_url=settings.server + API,
+                headers=headers,
+                timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
+                trust_env=False,
             )
         except httpx.InvalidURL as error:
             raise Invalid("TIGHTSHIP_SERVER", settings.server, f"a URL ({error})") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from guard_player import load_injected, load_later
-from launching import TIGHTSHIP, launch, run_dirs, spooled, warnings_in
+from launching import TIGHTSHIP, ended, launch, run_dirs, warnings_in
 
 from tightship_collectors.launch.ending import SAME_END_NS, OomKills, read_job_error
 from tightship_collectors.rank_file import ERROR_BYTES, OFF_ERROR, OFF_ERROR_NS, SIZE, Flag, rank_path, read_error
@@ -23,7 +23,7 @@ SAID = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.
 
 def the_end() -> dict[str, Any]:
     """The record of the one run's end."""
-    [record] = [record for name, record in spooled().items() if not name.endswith(".start.json")]
+    [record] = ended()
     return record
 
 

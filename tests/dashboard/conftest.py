@@ -8,6 +8,7 @@ import httpx
 import pytest
 from api_calls import Served, serving
 from simulated_fleet import fill
+from waiting import PATIENCE_S
 
 from tightship_platform.database import open_database
 
@@ -26,5 +27,5 @@ def fleet(make_platform_env: Callable[..., object]) -> Iterator[Served]:
 def browser_like(fleet: Served) -> Iterator[httpx.Client]:
     """Asks as a browser does, for pages rather than for the API."""
     headers = {"accept": "text/html", "cookie": "tightship_zone=Europe%2FBerlin"}
-    with httpx.Client(base_url=fleet.url, headers=headers, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=fleet.url, headers=headers, trust_env=False, timeout=PATIENCE_S) as client:
         yield client

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
+from waiting import PATIENCE_S
 
 from tightship_platform.api.scopes import declared, needs, route_scopes, scoped_router
 from tightship_platform.auth import create_token
@@ -78,7 +79,7 @@ def test_every_route_declares_its_scope(closed: Served) -> None:
 
 
 def test_without_a_token_every_route_is_closed(closed: Served) -> None:
-    with httpx.Client(base_url=closed.url, trust_env=False) as http:
+    with httpx.Client(base_url=closed.url, trust_env=False, timeout=PATIENCE_S) as http:
         asked = list(requests(closed.app))
         for method, path in asked:
             if path not in PUBLIC:
@@ -101,7 +102,7 @@ def test_a_token_without_the_scope_is_refused_on_every_route(closed: Served) -> 
 
 
 def test_what_nobody_routed_is_closed_too(closed: Served) -> None:
-    with httpx.Client(base_url=closed.url, trust_env=False) as http:
+    with httpx.Client(base_url=closed.url, trust_env=False, timeout=PATIENCE_S) as http:
         for path in ("/", "/nowhere", f"{API}x", "/_dash-update-component", "//login", "/login/", "/LOGIN"):
             assert http.get(path).status_code == 401, path
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from api_calls import HOST, Served, ok, refused, run_record
 from sqlalchemy import select
+from waiting import PATIENCE_S
 
 from tightship_platform import auth
 from tightship_platform.api import create_app
@@ -247,7 +248,7 @@ def test_a_forwarded_address_is_not_believed(served: Served) -> None:
 
 def browser(served: Served, **more: Any) -> httpx.Client:
     headers = {"accept": "text/html,application/xhtml+xml"}
-    return httpx.Client(base_url=served.url, headers=headers, trust_env=False, timeout=30, **more)
+    return httpx.Client(base_url=served.url, headers=headers, trust_env=False, timeout=PATIENCE_S, **more)
 
 
 def test_a_browser_is_sent_to_the_login_and_back(closed: Served) -> None:

@@ -16,7 +16,7 @@ from api_calls import HOST, RUN, Capture, ok, sha256, trace_file
 from processes import Running, answers, tightship
 from services import free_port
 from sqlalchemy import create_engine, make_url
-from waiting import wait_for
+from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.database import open_database
 
@@ -43,7 +43,7 @@ def test_from_nothing_to_a_stored_trace_and_a_clean_end(env: Any) -> None:
     url = f"http://127.0.0.1:{port}"
     with Running(env.environ, "server", "--port", str(port)) as server:
         server.hear(f"Serving {url} (open)")
-        with httpx.Client(base_url=url + "/api/v1", trust_env=False, timeout=30) as http:
+        with httpx.Client(base_url=url + "/api/v1", trust_env=False, timeout=PATIENCE_S) as http:
             capture = Capture(http)
             capture.write()
             data = trace_file(300_000)
@@ -77,8 +77,10 @@ def test_beyond_loopback_it_needs_a_token(env: Any) -> None:
         server.hear("(tokens required)")
         url = f"http://127.0.0.1:{port}/api/v1/runs"
         wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
-        assert httpx.get(url, trust_env=False).status_code == 401
-        assert httpx.get(url, headers={"authorization": f"Bearer {made.stdout.strip()}"}, trust_env=False).json() == []
+        bearer = {"authorization": f"Bearer {made.stdout.strip()}"}
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as http:
+            assert http.get(url).status_code == 401
+            assert http.get(url, headers=bearer).json() == []
         assert made.stdout.strip() not in server.output_so_far()
 
 
@@ -161,7 +163,7 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_file(env: Any) -> None
     with Running(env.environ, "server", "--port", str(port)) as server:
         server.hear("Serving")
         url = f"http://127.0.0.1:{port}/api/v1"
-        with httpx.Client(base_url=url, trust_env=False, timeout=30) as http:
+        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
             capture = Capture(http)
             capture.write()
             with socket.create_connection(("127.0.0.1", port)) as sending:
@@ -177,7 +179,7 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_file(env: Any) -> None
     assert not [path for path in store.rglob("rank-*.json.gz") if path.is_file()]
     with Running(env.environ, "server", "--port", str(port)) as server:
         server.hear("Serving")
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=30) as http:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=PATIENCE_S) as http:
             capture.http = http
             ok(capture.put(data))
             assert ok(http.get(f"/captures?run={RUN}"))[0]["state"] == "uploaded"

@@ -61,7 +61,7 @@ def test_everything_comes_up_from_nothing_and_goes_on_ctrl_c(up: Running, env: A
 
 
 def hosts(port: int) -> list[Any]:
-    answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/hosts", trust_env=False, timeout=30)
+    answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S)
     found: list[Any] = answer.json()
     return found
 
@@ -119,8 +119,11 @@ def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
         bearer = {"authorization": "Bearer token-of-this-test"}
         url = f"http://127.0.0.1:{port}/api/v1/hosts"
         wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
-        wait_for(lambda: len(httpx.get(url, headers=bearer, trust_env=False).json()) == 1, "the agent's heartbeat")
-        assert httpx.get(url, trust_env=False).status_code == 401
+        wait_for(
+            lambda: len(httpx.get(url, headers=bearer, trust_env=False, timeout=PATIENCE_S).json()) == 1,
+            "the agent's heartbeat",
+        )
+        assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 401
         assert "token-of-this-test" not in up.output_so_far()
 
 

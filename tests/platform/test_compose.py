@@ -19,7 +19,7 @@ import yaml
 from processes import Running, answers
 from services import find_postgres, free_port
 from sqlalchemy import make_url
-from waiting import wait_for
+from waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 OURS = ("server", "worker", "beat", "agent")
@@ -215,11 +215,11 @@ def test_every_service_comes_up_and_goes(fleet: Fleet) -> None:
         wait_for(lambda name=name: fleet.is_healthy(name), f"the health check of {name}")  # type: ignore[misc]
         assert fleet.running[name].process.poll() is None
 
-    health = httpx.get(f"{fleet.url}/api/v1/health", trust_env=False).json()
+    health = httpx.get(f"{fleet.url}/api/v1/health", trust_env=False, timeout=PATIENCE_S).json()
     assert (health["status"], health["database"], health["broker"]) == ("ok", "ok", "ok")
-    assert httpx.get(f"{fleet.url}/api/v1/hosts", trust_env=False).status_code == 401
+    assert httpx.get(f"{fleet.url}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S).status_code == 401
     bearer = {"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"}
-    assert len(httpx.get(f"{fleet.url}/api/v1/hosts", headers=bearer, trust_env=False).json()) == 1
+    assert len(httpx.get(f"{fleet.url}/api/v1/hosts", headers=bearer, trust_env=False, timeout=PATIENCE_S).json()) == 1
 
     for name in OURS:
         assert fleet.running[name].end() == 0, fleet.running[name].said
@@ -232,7 +232,7 @@ def test_the_beat_of_one_container_drives_the_worker_of_another(fleet: Fleet) ->
     fleet.start("server")
     wait_for(lambda: answers(fleet.url), "the server to answer")
     bearer = {"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"}
-    with httpx.Client(base_url=f"{fleet.url}/api/v1", headers=bearer, trust_env=False) as http:
+    with httpx.Client(base_url=f"{fleet.url}/api/v1", headers=bearer, trust_env=False, timeout=PATIENCE_S) as http:
         from api_calls import Capture
         from sqlalchemy import create_engine, text
 

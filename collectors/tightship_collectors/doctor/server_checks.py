@@ -14,7 +14,7 @@ import httpx
 
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
-from tightship_platform.client import API
+from tightship_platform.client import ANSWER_S, API, CONNECT_S
 from tightship_platform.pulse import FRESH_S, pulse_age_s
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
@@ -27,7 +27,8 @@ ASK_ADMIN = "make one with `tightship token create` on the server and set TIGHTS
 def server_checks(settings: Settings) -> Iterator[Check]:
     """Everything that needs the server, or its absence."""
     headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
-    with httpx.Client(base_url=settings.server + API, headers=headers, timeout=5.0, trust_env=False) as http:
+    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    with httpx.Client(base_url=settings.server + API, headers=headers, timeout=timeout, trust_env=False) as http:
         try:
             sent_s = time.time()
             answer = http.get("/health")

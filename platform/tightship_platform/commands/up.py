@@ -74,7 +74,7 @@ def _is_well(url: str) -> bool:
     # No proxy: the environment's is for the outside world.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/api/v1/health", timeout=1):
+        with opener.open(f"{url}/api/v1/health", timeout=5):
             return True
     except urllib.error.HTTPError as error:
         error.close()
