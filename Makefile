@@ -65,7 +65,7 @@ explore: install  ## property and fuzz tests with new random examples, ROUNDS ti
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/test_recorded_fuzz.py || exit 1; done
 
-injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (about a quarter of an hour)
+injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)
 
 clean:  ## remove what the other targets made

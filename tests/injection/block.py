@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from injection.recording import Recording
@@ -17,11 +18,16 @@ LEAD_NS = 3 * US
 class Block:
     """Times are ns after the moment at which the recording was opened."""
 
-    def __init__(self, recording: Recording, base: Base, at_ns: int, length_ns: int) -> None:
+    def __init__(self, recording: Recording, base: Base, at_ns: int, length_ns: int, rng: random.Random) -> None:
         recording.open_time(at_ns, length_ns)
         self.length_ns = length_ns
+        self.rng = rng
         self._free_ns = 0
         self._recording, self._base, self._at_ns = recording, base, at_ns
+
+    def any_of(self, *names: str) -> str:
+        """One of them."""
+        return self.rng.choice(names)
 
     def op(self, name: str, start_ns: int, end_ns: int, *, dims: Any = None, types: Any = None, **args: Any) -> None:
         """An operator."""

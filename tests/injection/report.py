@@ -1,71 +1,165 @@
-"""The whole injection harness: `make injection` (or `python tests/injection/report.py [SEED]`): docs/injection.md."""
+"""The whole injection harness: `make injection`, or `python tests/injection/report.py [SEED [PROCESSES]]`."""
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from injection.bases import LARGE, SMALL, own, reference
 from injection.defects import DEFECTS
-from injection.sites import base_of
-from injection.trial import Outcome, fits, run
+from injection.harmless import HARMLESS
+from injection.held import run_held
+from injection.ranks import run_ranks
+from injection.sites import Base, base_of
+from injection.trial import Outcome, company, fits, run, run_harmless
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "injection.md"
-DRAWS, DRAWS_LARGE = 2, 1
-"""Trials per rule and recording, at other moments and with other lengths."""
+HELD = 30
+"""Trials on samples."""
 
 
-def trials(rng: random.Random) -> Iterator[Outcome]:
-    """All that fit, recording by recording."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How often one recording is tried."""
+
+    alone: int = 0
+    """For each defect that fits."""
+    together: int = 0
+    """With several defects."""
+    harmless: int = 0
+    ranks: int = 0
+
+
+MADE = Plan(alone=2, together=6, harmless=len(HARMLESS), ranks=3)
+OWN = Plan(alone=4)
+SMALL_ONES = Plan(alone=1, together=2, harmless=3)
+LARGE_ONES = Plan(together=3, harmless=1)
+
+
+@dataclass
+class Results:
+    """What came out."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    clean: int = 0
+    """Trials in which nothing was to be found."""
+    alarms: list[str] = field(default_factory=list)
+    """Of those, what was."""
+    wrong: Counter[str] = field(default_factory=Counter)
+    """Rule → findings that were wrong."""
+
+    def add(self, outcome: Outcome) -> None:
+        """A trial with something to find."""
+        self.outcomes.append(outcome)
+        self.wrong.update(outcome.false)
+
+    def add_clean(self, what: str, base: str, false: frozenset[str]) -> None:
+        """One with nothing."""
+        self.clean += 1
+        self.wrong.update(false)
+        if false:
+            self.alarms.append(f"{what} in {base}: {', '.join(sorted(false))}")
+
+
+def tried(path: Path, plan: Plan, seed: str) -> Results:
+    """All trials in one recording."""
+    rng, results = random.Random(seed), Results()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        small, large = [*own(folder), *reference(SMALL)], reference(LARGE)
-        for path in (*small, *large):
-            draws = DRAWS if path in small else DRAWS_LARGE
-            base = base_of(path, folder)
-            if base is None:
-                sys.stdout.write(f"{path.name}: no moment in every step at which the device waits for the host\n")
-                continue
-            for defect in DEFECTS:
-                for _ in range(draws if fits(defect, base) else 0):
-                    outcome = run(defect, base, rng, folder)
-                    sys.stdout.write(f"{outcome}\n")
-                    yield outcome
+        base = base_of(path, folder)
+        if base is None:
+            sys.stdout.write(f"{path.name}: no moment in every step at which the device waits for the host\n")
+            return results
+        for outcome in _trials(base, plan, rng, folder):
+            results.add(outcome)
+        if base.has_device:
+            for harmless in rng.sample(HARMLESS, plan.harmless):
+                results.add_clean(harmless.name, base.name, run_harmless(harmless, base, rng, folder))
+        for number in range(plan.ranks if base.has_device and base.steps > 1 else 0):
+            results.add(run_ranks(base, rng, folder))
+            if number == 0:
+                in_turn = run_ranks(base, rng, folder, straggles=False)
+                results.add_clean("ranks that are late in turn", base.name, in_turn.false)
+    sys.stdout.write(f"{base.name}: {len(results.outcomes)} and {results.clean} clean\n")
+    sys.stdout.flush()
+    return results
 
 
-def table(outcomes: list[Outcome], seed: int) -> str:
+def _trials(base: Base, plan: Plan, rng: random.Random, folder: Path) -> Iterator[Outcome]:
+    fitting = [defect for defect in DEFECTS if fits(defect, base)]
+    for defect in fitting:
+        for _ in range(plan.alone):
+            yield from run([defect], base, rng, folder)
+    for _ in range(plan.together):
+        yield from run(company(fitting, rng), base, rng, folder)
+
+
+def everything(seed: int, processes: int) -> Results:
+    """All recordings, so many at once."""
+    whole, rng = Results(), random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        planned = [(path, MADE if path.parent == folder else OWN) for path in own(folder, rng, made=2)]
+        planned += [(path, SMALL_ONES) for path in reference(SMALL)]
+        planned += [(path, LARGE_ONES) for path in reference(LARGE)]
+        planned.reverse()
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            runs = [pool.submit(tried, path, plan, f"{seed} {path.name}") for path, plan in planned]
+            for one in runs:
+                result = one.result()
+                whole.outcomes += result.outcomes
+                whole.clean += result.clean
+                whole.alarms += result.alarms
+                whole.wrong += result.wrong
+    for _ in range(HELD):
+        whole.add(run_held(rng))
+        whole.add_clean("samples of a run that idles nowhere", "samples", run_held(rng, idles=False).false)
+    return whole
+
+
+HEAD = """<!-- Generated by `make injection`. -->
+
+# Injected defects
+
+A defect of known cost is put into a recording: at moments when the device is dry and waits for the host, time is \
+opened, everything later moves, and calls and kernels of the defect fill it. The whole judge is then asked, as \
+`tightship analyze` asks it. Names, sizes, shapes, numbers, lengths and moments are drawn anew for each trial; a \
+defect is in every step or in the later half of them; and up to three are in one recording at once. For \
+`straggling-rank` copies of a recording meet at collectives at which one comes late; for `device-held-idle` runs are \
+made of samples.
+
+- Recall: share of trials in which the rule found its defect.
+- Precision: of all findings of the rule in all trials, those that were right. A rule that finds what another trial \
+put in is wrong, unless it is there in fact (a tensor filled and copied is a pageable copy too).
+- Clean trials put in what looks like a defect and costs nothing, such as a checkpoint written while the device \
+computes, or ranks that are late in turn; what a rule says there is wrong too.
+- Error: the saving against the injected time. How fast the same work would be (float32 against tensor cores, pageable \
+against pinned memory, a collective against its link) is what the rules say it is: that part is not put to the test \
+here, only that it is found and counted. What `launch-bound` and `exposed-communication` count in a recording as it is \
+is taken off.
+- A block of device work ends with a wait for it, so `explicit-synchronization` is never wrong about one.
+"""
+
+
+def table(results: Results, seed: int) -> str:
     """The document."""
-    wrong: dict[str, int] = {}
-    for outcome in outcomes:
-        for rule in outcome.false:
-            wrong[rule] = wrong.get(rule, 0) + 1
+    outcomes = results.outcomes
     lines = [
-        "<!-- Generated by `make injection`. -->",
-        "",
-        "# Injected defects",
-        "",
-        "A defect of known cost is put into a recording: at moments when the device is dry and waits for the host, "
-        "time is opened in every step, everything later moves, and calls and kernels of the defect fill it. The whole "
-        "judge is then asked, as `tightship analyze` asks it.",
-        "",
-        "- Recall: share of trials in which the rule found its defect.",
-        "- Precision: of all findings of the rule in all trials, those that were right. A rule that finds what another "
-        "trial put in is wrong, unless it is there in fact (a tensor filled and copied is a pageable copy too).",
-        "- Error: the saving against the injected time. How fast the same work would be (float32 against tensor cores, "
-        "pageable against pinned memory, a collective against its link) is what the rules say it is: that part is not "
-        "put to the test here, only that it is found and counted.",
-        "- A block of device work ends with a wait for it, so `explicit-synchronization` is never wrong about one.",
-        "",
-        f"{len(outcomes)} trials in {len({outcome.base for outcome in outcomes})} recordings: reference traces of "
-        "V100, A100, H100 and MI300X, our own on a CPU, and made ones; seed "
-        f"{seed}. `loop-indexing` is judged on recorded pairs (tests/data/traces), `device-held-idle` on samples, "
-        "`straggling-rank` on made ranks.",
+        HEAD,
+        f"{len(outcomes)} defects in {len({outcome.base for outcome in outcomes})} recordings: reference traces of "
+        "V100, A100, H100 and MI300X, our own on a CPU, and made ones, also of an MI250; "
+        f"{results.clean} clean trials with {len(results.alarms)} false alarms; seed {seed}.",
         "",
         "| rule | trials | recall | precision | median error | 90 % within |",
         "|---|--:|--:|--:|--:|--:|",
@@ -74,26 +168,26 @@ def table(outcomes: list[Outcome], seed: int) -> str:
         mine = [outcome for outcome in outcomes if outcome.rule == rule]
         hits = [outcome for outcome in mine if outcome.found]
         errors = sorted((outcome.error_frac for outcome in hits), key=abs)
-        false = wrong.get(rule, 0)
-        precision = len(hits) / (len(hits) + false) if hits or false else 0.0
+        precision = len(hits) / (len(hits) + results.wrong[rule]) if hits or results.wrong[rule] else 0.0
         median = f"{statistics.median(errors):+.1%}" if errors else "–"
         most = f"{abs(errors[int(0.9 * (len(errors) - 1))]):.1%}" if errors else "–"
         lines.append(f"| {rule} | {len(mine)} | {len(hits) / len(mine):.3f} | {precision:.3f} | {median} | {most} |")
-    missed = [outcome for outcome in outcomes if not outcome.found or outcome.false]
-    if missed:
-        lines += ["", "Missed, or wrong besides:", ""]
-        lines += [
-            f"- {outcome.rule} in {outcome.base}: {'found' if outcome.found else 'missed'}"
-            + (f", also said {', '.join(sorted(outcome.false))}" if outcome.false else "")
-            for outcome in missed
-        ]
+    missed = [
+        f"- {outcome.rule} in {outcome.base}: {'found' if outcome.found else 'missed'}"
+        + (f", also said {', '.join(sorted(outcome.false))}" if outcome.false else "")
+        for outcome in outcomes
+        if not outcome.found or outcome.false
+    ]
+    if missed or results.alarms:
+        lines += ["", "Missed, or wrong besides:", "", *missed, *(f"- {alarm}" for alarm in results.alarms)]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Runs everything and writes the document."""
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    DOCUMENT.write_text(table(list(trials(random.Random(seed))), seed), encoding="utf-8")
+    processes = int(sys.argv[2]) if len(sys.argv) > 2 else os.cpu_count() or 1
+    DOCUMENT.write_text(table(everything(seed, processes), seed), encoding="utf-8")
     sys.stdout.write(f"written: {DOCUMENT}\n")
 
 

@@ -1,23 +1,28 @@
-"""One trial: a defect of known cost is put into a recording, and the whole judge is asked."""
+"""One trial: defects of known cost are put into a recording, and the whole judge is asked."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from injection.block import Block
 from injection.defects import Defect
+from injection.harmless import Harmless
 from injection.recording import Recording
 from injection.sites import Base
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.hardware import find
-from tightship_analyzers.judge import judge_trace
+from tightship_analyzers.judge import Verdict, judge_trace
 
-MOST_THERE_FRAC = 0.01
-"""Against 12 % at least that is put in."""
+MOST_THERE_FRAC = {"launch-bound": 0.15, "exposed-communication": 0.15}
+"""Share of the step that may be a rule's already, and is taken off what it says afterwards; 0 for all others."""
+UNEVEN = (0.8, 1.2)
+"""Stretches of one trial differ in length by these factors."""
+FEWER_FROM = 4
+"""Steps from which on a defect may be put into the later half of them alone."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +46,12 @@ class Outcome:
 
 
 def fits(defect: Defect, base: Base) -> bool:
-    """Can this defect be put into this recording, alone and visibly?"""
+    """Can this defect be put into this recording visibly?"""
+    if base.step_ns * defect.share[0] / defect.per_step * UNEVEN[0] < defect.least_ns:
+        return False
     if not base.has_device:
         return defect.on_cpu
-    if any(finding.rule == defect.rule for finding in base.verdict.findings):
-        return False  # there already; then its saving is that of both together
-    # What is there below the threshold would count on top of what is put in.
-    if defect.rule == "launch-bound" and base.dispatch_frac > MOST_THERE_FRAC:
-        return False
-    if defect.rule == "exposed-communication" and base.exposed_frac > MOST_THERE_FRAC:
+    if _there(defect.rule, base) > MOST_THERE_FRAC.get(defect.rule, 0.0) * base.step_ns:
         return False
     device = find(base.device_name)
     if defect.rule == "pageable-copy":
@@ -61,33 +63,83 @@ def fits(defect: Defect, base: Base) -> bool:
     return base.units > 0 if defect.rule == "low-grid" else True
 
 
-def run(defect: Defect, base: Base, rng: random.Random, folder: Path) -> Outcome:
-    """Opens the recording in every step and judges it."""
+def company(defects: Sequence[Defect], rng: random.Random) -> list[Defect]:
+    """Up to three that can be in one recording at once."""
+    chosen: list[Defect] = []
+    for defect in rng.sample(defects, len(defects)):
+        if len(chosen) < 3 and all(defect.goes_with(other) for other in chosen):
+            chosen.append(defect)
+    return chosen
+
+
+def run(defects: Sequence[Defect], base: Base, rng: random.Random, folder: Path) -> list[Outcome]:
+    """Opens the recording for each of them, at moments of their own, and judges it once."""
+    shares = [rng.uniform(*defect.share) for defect in defects]
     recording = Recording(base.text)
-    share = rng.uniform(*defect.share)
-    length_ns = round(share * base.step_ns / (1 - share) / defect.per_step)
-    moments = sorted(
-        moment for sites in base.sites for moment in rng.sample(sites.tolist(), min(defect.per_step, len(sites)))
-    )
-    cost_ns = 0
-    for at_ns in reversed(moments):
-        cost_ns += defect.put(Block(recording, base, int(at_ns), length_ns), base)
+    costs = [0] * len(defects)
+    # From the last moment to the first, so that those before stay where they are.
+    for at_ns, number, length_ns in sorted(_stretches(defects, shares, base, rng), reverse=True):
+        costs[number] += defects[number].put(Block(recording, base, at_ns, length_ns, rng), base)
+    said = _judged(recording, folder)
+    right = {rule for defect in defects for rule in defect.right_too | {defect.rule}}
+    false = _rules(said) - _rules(base.verdict) - right
+    return [
+        Outcome(
+            rule=defect.rule,
+            base=base.name,
+            found=_said(said, defect.rule) > _said(base.verdict, defect.rule),
+            injected_ns=cost_ns // base.steps,
+            claimed_ns=_said(said, defect.rule) - _there(defect.rule, base),
+            false=frozenset(false if number == 0 else ()),
+        )
+        for number, (defect, cost_ns) in enumerate(zip(defects, costs, strict=True))
+    ]
+
+
+def run_harmless(harmless: Harmless, base: Base, rng: random.Random, folder: Path) -> frozenset[str]:
+    """What the judge says wrongly when something is put in that costs nothing."""
+    recording = Recording(base.text)
+    length_ns = round(rng.uniform(0.1, 0.2) * base.step_ns)
+    for at_ns in sorted((rng.choice(sites.tolist()) for sites in base.sites), reverse=True):
+        harmless.put(Block(recording, base, at_ns, length_ns, rng), base)
+    return frozenset(_rules(_judged(recording, folder)) - _rules(base.verdict))
+
+
+def _stretches(
+    defects: Sequence[Defect], shares: Sequence[float], base: Base, rng: random.Random
+) -> list[tuple[int, int, int]]:
+    """(when, which defect, how long), each moment once as far as there are enough of them."""
+    left = 1 - sum(shares)
+    chosen: list[tuple[int, int, int]] = []
+    taken: set[int] = set()
+    for number, (defect, share) in enumerate(zip(defects, shares, strict=True)):
+        fewer = base.steps >= FEWER_FROM and rng.random() < 0.3
+        skipped = base.steps // 2 if fewer else 0
+        length_ns = share * base.step_ns / left / defect.per_step * base.steps / (base.steps - skipped)
+        for sites in base.sites[skipped:]:
+            free = [moment for moment in sites.tolist() if moment not in taken]
+            free = free if len(free) >= defect.per_step else sites.tolist()
+            moments = rng.sample(free, min(defect.per_step, len(free)))
+            taken.update(moments)
+            chosen += [(moment, number, round(length_ns * rng.uniform(*UNEVEN))) for moment in moments]
+    return chosen
+
+
+def _judged(recording: Recording, folder: Path) -> Verdict:
     path = folder / "injected.json"
     path.write_bytes(recording.text())
-    said = judge_trace(traces.open(path))
-    mine = [finding for finding in said.findings if finding.rule == defect.rule]
-    before = {finding.rule for finding in base.verdict.findings}
-    return Outcome(
-        rule=defect.rule,
-        base=base.name,
-        found=bool(mine),
-        injected_ns=cost_ns // base.steps,
-        claimed_ns=sum(finding.saving.value for finding in mine),
-        false=frozenset({finding.rule for finding in said.findings} - before - {defect.rule} - defect.right_too),
-    )
+    return judge_trace(traces.open(path))
 
 
-def median_error(outcomes: list[Outcome]) -> float:
-    """Of the savings of those that were found; not a number where none was."""
-    errors = [outcome.error_frac for outcome in outcomes if outcome.found]
-    return float(np.median(errors)) if errors else float("nan")
+def _rules(verdict: Verdict) -> set[str]:
+    return {finding.rule for finding in verdict.findings}
+
+
+def _said(verdict: Verdict, rule: str) -> int:
+    return sum(finding.saving.value for finding in verdict.findings if finding.rule == rule)
+
+
+def _there(rule: str, base: Base) -> int:
+    """What a rule counts in the recording as it is, ns a step; for some below its threshold too."""
+    below = {"launch-bound": base.dispatch_frac, "exposed-communication": base.exposed_frac}
+    return max(_said(base.verdict, rule), round(below.get(rule, 0.0) * base.step_ns))
