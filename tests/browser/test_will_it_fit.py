@@ -113,7 +113,7 @@ def test_what_cannot_be_planned_says_why_and_what_to_do(patient: Callable[..., T
     here = patient(address(workflow="shapeless"))
     assert here.answer() == "shapeless cannot be planned: its newest trace was recorded without shapes."
     command = here.page.locator("#fit-result .command code")
-    assert command.inner_text() == "tightship profile shapeless --stacks --shapes --wait"
+    assert command.inner_text() == "tightship profile --stacks --shapes --wait shapeless"
     here.open(address(workflow="<b>nope</b>"))
     assert here.answer().startswith("No workflow is named <b>nope</b>; pick one of the 2 below")
     here.open(address(workflow=NAME, cores="many"))

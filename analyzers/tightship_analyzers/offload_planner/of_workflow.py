@@ -67,8 +67,9 @@ def lacking(captures: Sequence[Mapping[str, Any]]) -> str:
 
 
 def command_for(workflow: str) -> str:
-    """What captures a trace to plan from."""
-    return f"tightship profile {shlex.quote(workflow)} --stacks --shapes --wait"
+    """What captures a trace to plan from, quoted for a shell; a name that begins with a dash is no option."""
+    end = "-- " if workflow.startswith("-") else ""
+    return f"tightship profile --stacks --shapes --wait {end}{shlex.quote(workflow)}"
 
 
 def profile_of_workflow(found: Sequence[Source], fetch: Fetch) -> tuple[Profile, Source]:

@@ -11,7 +11,18 @@ from dash import html
 
 from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import chart, grid, window
-from tightship_dashboard.figures.elements import Node, badge, command, facts, link, notice, prose, section, time_of
+from tightship_dashboard.figures.elements import (
+    Node,
+    badge,
+    command,
+    facts,
+    link,
+    notice,
+    prose,
+    section,
+    simulated_badge,
+    time_of,
+)
 from tightship_dashboard.links import run_href
 from tightship_platform.units import format_bytes
 
@@ -173,7 +184,9 @@ def _machine(told: dict[str, Any], run: dict[str, Any] | None, zone: ZoneInfo) -
         trace = [link(fmt.name(run["run"]), run_href(run["run"])), ", asked for "]
         rows.append(("planned from the trace of", html.Span([*trace, time_of(told["source"]["requested_ns"], zone)])))
     notes = [html.Li(prose(fmt.name(note, limit=500))) for note in told["notes"]]
-    return section("What it rests on", [facts(rows), html.Ul(notes, className="sentences quiet")], anchor="machine")
+    body = [facts(rows), html.Ul(notes, className="sentences quiet")]
+    aside = simulated_badge(bool(run is not None and run.get("simulated")))
+    return section("What it rests on", body, anchor="machine", aside=aside)
 
 
 def _allowed(size: int, by: str) -> Node:

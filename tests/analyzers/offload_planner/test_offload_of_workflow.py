@@ -70,7 +70,8 @@ def test_the_newest_suitable_traces_are_tried_in_order() -> None:
 
 
 def test_the_command_quotes_the_name() -> None:
-    assert shlex.split(command_for("a b'c; rm -rf $HOME"))[2] == "a b'c; rm -rf $HOME"
+    assert shlex.split(command_for("a b'c; rm -rf $HOME"))[-1] == "a b'c; rm -rf $HOME"
+    assert shlex.split(command_for("--help"))[-2:] == ["--", "--help"]
 
 
 @pytest.mark.torch
@@ -149,8 +150,8 @@ def test_what_cannot_be_planned_is_one_line_with_the_next_step(
         store(api, gzip.compress(b'{"traceEvents": []}'), "00000000000000b2", "hollow")
     said = refused("--workflow", "nope", *given)
     assert said == (
-        "Workflow 'nope' cannot be planned: no trace of it was captured; try `tightship profile nope --stacks --shapes "
-        "--wait`"
+        "Workflow 'nope' cannot be planned: no trace of it was captured; try `tightship profile --stacks --shapes "
+        "--wait nope`"
     )
     assert "recorded without shapes" in refused("--workflow", "bare", *given)
     assert refused("--workflow", "hollow", *given)
