@@ -166,6 +166,8 @@ def test_one_finding() -> None:
         "in vision."
     )
     assert "It costs 152 ms (137–163) of device time" in said(answers.one_finding(finding(unit="ns"), None))
+    recorded = said(answers.one_finding(finding(unit="ns/recording"), None))
+    assert "Without it the recording would be 152 ms (137–163) shorter (37 %, simulated)" in recorded
     assert "could not be estimated" in said(answers.one_finding(finding(value=None, share_frac=None), None))
 
 
