@@ -15,6 +15,7 @@ from tightship_analyzers.breakdown.duration_stats import DurationStats
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.columns import EventKind, Int64s
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.numbers import MISSING
 
@@ -115,7 +116,7 @@ def copies(trace: Trace) -> tuple[Copies, ...] | NotApplicable:
     if not len(events):
         return NO_COPIES
     tick = tick_ns(trace)
-    types = {number: copy_type(trace.names[number]) for number in np.unique(events.name).tolist()}
+    types = {number: copy_type(trace.names[number]) for number in numbers_in(events.name).tolist()}
     pageable = trace.names.mask(events.name, lambda text: "pageable" in text.lower())
     result = []
     for kind_of in sorted(set(types.values())):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tightship_analyzers.trace.columns import HostOps, Int64s, Launches
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.open_rows import OpenRows
 
 
 def launching_ops(ops: HostOps, launches: Launches) -> Int64s:
     """The row in `ops` of the innermost operator around the start of each launch; -1 where none is open."""
     result = np.full(len(launches), -1, dtype=np.int64)
-    for tid in np.unique(launches.tid).tolist():
+    for tid in numbers_in(launches.tid).tolist():
         calls = np.flatnonzero(launches.tid == tid)
         own = np.flatnonzero(ops.tid == tid)
         if len(own):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import HostOps, Int32s, Int64s
 
 
 def outermost(tid: Int32s, start_ns: Int64s, end_ns: Int64s, ops: HostOps) -> Int64s:
     """(calls,) row in `ops` of the outermost one that encloses each call on its thread; -1 where none does."""
     found = np.full(len(tid), -1, dtype=np.int64)
-    for thread in np.unique(tid).tolist() if len(ops) else ():
+    for thread in numbers_in(tid).tolist() if len(ops) else ():
         own = np.flatnonzero(ops.tid == thread)
         if not len(own):
             continue

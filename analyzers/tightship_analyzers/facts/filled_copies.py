@@ -11,6 +11,7 @@ from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.op_tree import OpTree
 from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import DeviceEvents, HostOps, Int64s
 
 FILLING = frozenset(
@@ -51,7 +52,7 @@ class FilledCopies:
         is_copy &= names.mask(events.name, lambda name: "HtoD" in name or "HostToDevice" in name)
         pairs: list[tuple[int, int, int]] = []
         top = tree.top
-        for tid in np.unique(top.tid).tolist():
+        for tid in numbers_in(top.tid).tolist():
             own = np.flatnonzero(top.tid == tid)
             fills = names.mask(top.name[own], FILLING.__contains__)
             moves = names.mask(top.name[own], COPYING.__contains__)

@@ -12,6 +12,7 @@ from tightship_analyzers.breakdown.launching_ops import launching_ops
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Bools, DeviceEvents, HostOps, Int64s
 
 
@@ -36,7 +37,7 @@ class KernelOps:
         everything = trace.device_events
         row = np.flatnonzero((everything.start_ns < window.end_ns) & (everything.end_ns > window.start_ns))
         events = everything.take(row)
-        used = np.unique(events.launch[events.launch >= 0])
+        used = numbers_in(events.launch[events.launch >= 0])
         by_launch = np.full(len(trace.launches) + 1, -1, dtype=np.int64)
         by_launch[used] = launching_ops(trace.host_ops, trace.launches.take(used))
         op = by_launch[events.launch]

@@ -10,6 +10,7 @@ import numpy as np
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.work_threads import WorkThreads
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Bools, HostOps
 
 
@@ -44,7 +45,7 @@ class OpTree:
         ops = trace.host_ops.overlapping(window.start_ns, window.end_ns)
         ops = ops.take(facts[WorkThreads].among(ops.tid))
         is_top, is_leaf = np.zeros(len(ops), np.bool_), np.zeros(len(ops), np.bool_)
-        for tid in np.unique(ops.tid).tolist():
+        for tid in numbers_in(ops.tid).tolist():
             rows = np.flatnonzero(ops.tid == tid)
             start, end = ops.start_ns[rows], ops.end_ns[rows]
             is_top[rows[0]], is_leaf[rows[-1]] = True, True

@@ -102,10 +102,9 @@ class Places:
 
     def _outermost(self, row: int) -> int:
         """Enclosing operators lie shortly before the enclosed one."""
-        tid, end_ns, outer = self.ops.tid[row], self.ops.end_ns[row], row
-        rows = np.arange(max(0, row - 4096), row)
-        around = rows[(self.ops.tid[rows] == tid) & (self.ops.end_ns[rows] >= end_ns)]
-        return int(around[0]) if len(around) else outer
+        near = slice(max(0, row - 4096), row)
+        around = (self.ops.tid[near] == self.ops.tid[row]) & (self.ops.end_ns[near] >= self.ops.end_ns[row])
+        return near.start + int(around.argmax()) if around.any() else row
 
     def _forward_of(self, node: int) -> int:
         numbers, rows = self._forward

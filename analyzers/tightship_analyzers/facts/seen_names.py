@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Names
 
 
@@ -25,8 +26,8 @@ class SeenNames:
         """Needs nothing."""
         trace = facts.trace
         columns = (trace.host_ops.name, trace.annotations.name, trace.launches.name, trace.device_events.name)
-        numbers = np.unique(np.concatenate([np.unique(column) for column in columns]))
-        return cls(_texts(trace.names, numbers.tolist()), _texts(trace.names, np.unique(trace.frames.name).tolist()))
+        numbers = numbers_in(np.concatenate([numbers_in(column) for column in columns]))
+        return cls(_texts(trace.names, numbers.tolist()), _texts(trace.names, numbers_in(trace.frames.name).tolist()))
 
     def show(self, sign: re.Pattern[str], *, in_frames: bool) -> bool:
         """Does any name match?"""

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from tightship_analyzers.trace.columns import Int8s
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
 
 PAGEABLE = "Pageable"
@@ -50,7 +51,7 @@ _CALLS: tuple[tuple[re.Pattern[str], Blocks], ...] = (
 def what_blocks(trace: Trace) -> Int8s:
     """(launches,) a `Blocks` for each runtime call, by its name."""
     kind_of = np.zeros(len(trace.names) + 1, dtype=np.int8)
-    for number in np.unique(trace.launches.name).tolist():
+    for number in numbers_in(trace.launches.name).tolist():
         name = trace.names[number]
         kind_of[number] = next((kind for pattern, kind in _CALLS if pattern.fullmatch(name)), Blocks.NOTHING)
     return kind_of[trace.launches.name]

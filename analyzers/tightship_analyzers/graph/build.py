@@ -29,6 +29,9 @@ def build(trace: Trace, bounds_ns: Int64s, tid: int) -> Graph:
     host = HostNodes.of(trace, streams, waits, handed, bounds_ns, tid)
     device = DeviceEdges(trace, streams, between)
     parts = _Parts(trace, streams, host, device, waits)
+    bound, inferred, contradicted = 1 + host.bound, device.inferred, between.contradicted
+    # All of it is in the parts now; the order takes as much memory again.
+    del host, device, waits, between
     order, kept = parts.causes_first()
     parts.hold_the_rest(kept)
     kept = np.append(kept, np.ones(len(parts.src) - len(kept), dtype=np.bool_))
@@ -50,13 +53,13 @@ def build(trace: Trace, bounds_ns: Int64s, tid: int) -> Graph:
         lag_ns=parts.lag_ns[kept][by_dst],
         excess_ns=parts.excess_ns[kept][by_dst],
         dur_ns=parts.dur_ns[order],
-        bound=rank[1 + host.bound],
+        bound=rank[bound],
         due=np.searchsorted(streams.launched_ns[by_launch], bounds_ns, side="left"),
         by_launch=rank[parts.first_device + by_launch],
         counts=Counts(
             unlinked=int((~streams.linked).sum()),
-            inferred=device.inferred,
-            contradicted=between.contradicted + int((~kept).sum()),
+            inferred=inferred,
+            contradicted=contradicted + int((~kept).sum()),
             hand_overs=len(handed.left_ns),
         ),
     )

@@ -19,6 +19,7 @@ from tightship_analyzers.graph.model import Edge, Graph, Node
 from tightship_analyzers.graph.simulate import measured
 from tightship_analyzers.trace.columns import HostOps, Int8s, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
 
 
@@ -99,7 +100,7 @@ class CriticalPath:
         """Name → ns of the path's host time within it, of outermost operators; the largest first. What is missing to
         the part HOST passed outside of operators."""
         names, lasts = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
-        for tid in np.unique(self.tid[self.tid >= 0]).tolist():
+        for tid in numbers_in(self.tid[self.tid >= 0]).tolist():
             ops = self.ops[tid]
             # Outermost operators do not overlap, so their ends are in order too.
             near = slice(
@@ -117,7 +118,7 @@ def critical_paths(trace: Trace, graph: Graph) -> list[CriticalPath]:
     why = _held_by(graph)
     cause = np.where(why >= 0, graph.src[why], -1).tolist() if len(graph.src) else [-1] * len(graph)
     times, finished = graph.time_ns.tolist(), measured(graph).finished_ns.tolist()
-    ops = {tid: _outermost(trace, tid) for tid in np.unique(graph.tid[graph.tid >= 0]).tolist()}
+    ops = {tid: _outermost(trace, tid) for tid in numbers_in(graph.tid[graph.tid >= 0]).tolist()}
     paths = []
     for step, (first, last) in enumerate(zip(graph.bound[:-1].tolist(), graph.bound[1:].tolist(), strict=True)):
         late = finished[step + 1] > times[last]

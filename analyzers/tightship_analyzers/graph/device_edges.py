@@ -42,7 +42,7 @@ class DeviceEdges:
         self._of_graph = np.zeros(len(events), dtype=np.bool_)
         graphs = trace.names.mask(trace.launches.name, lambda name: GRAPH_LAUNCH.fullmatch(name) is not None)
         self._of_graph[linked] = graphs[events.launch[linked]]
-        self._gap_ns, self._latency_ns = self._typical(np.setdiff1d(chained, waits.dst), linked, chained)
+        self._gap_ns, self._latency_ns = self._typical(chained[~np.isin(chained, waits.dst)], linked, chained)
         self.src = np.concatenate((streams.before[chained], waits.src, events.launch[linked]))
         self.dst = np.concatenate((chained, waits.dst, linked))
         self.edge: Int8s = np.repeat(

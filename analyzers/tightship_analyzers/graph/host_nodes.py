@@ -11,6 +11,7 @@ from tightship_analyzers.graph.streams import Streams
 from tightship_analyzers.graph.threads import HandOvers
 from tightship_analyzers.graph.waits import HostWaits
 from tightship_analyzers.trace.columns import Int8s, Int32s, Int64s
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
 
 _BEFORE, _AT, _AFTER = -1, 0, 1
@@ -64,7 +65,8 @@ class HostNodes:
     ) -> HostNodes:
         """Collect and sort the points."""
         launches, events = trace.launches, trace.device_events
-        plain = np.setdiff1d(events.launch[streams.linked], waits.call)
+        plain = numbers_in(events.launch[streams.linked])
+        plain = plain[~np.isin(plain, waits.call)]
         waited = np.zeros(len(waits.call), dtype=np.bool_)
         waited[waits.place] = True
         count, turns = len(bounds_ns), len(handed.left_ns)

@@ -14,6 +14,7 @@ import numpy as np
 from tightship_analyzers.graph.blocking import PAGEABLE, Blocks, what_blocks
 from tightship_analyzers.graph.streams import CLOCK_NS, Streams
 from tightship_analyzers.trace.columns import Bools, Int64s
+from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
 
 RETURN_NS = 100_000
@@ -160,7 +161,7 @@ def _stream_of_last_launch(trace: Trace, streams: Streams, calls: Int64s) -> Int
     linked = np.flatnonzero(streams.linked)
     tid = launches.tid[events.launch[linked]]
     current = np.full(len(calls), -1, dtype=np.int64)
-    for thread in np.unique(launches.tid[calls]).tolist():
+    for thread in numbers_in(launches.tid[calls]).tolist():
         mine = linked[tid == thread]
         mine = mine[np.argsort(streams.launched_ns[mine], kind="stable")]
         asked = np.flatnonzero(launches.tid[calls] == thread)
@@ -224,7 +225,7 @@ def _lags(trace: Trace, rows: Int64s, place: Int64s, until_ns: Int64s, staged: B
     waited = latest > begin
     own = end - begin
     left = np.maximum(end - np.where(waited, latest, begin), 0)
-    for name in np.unique(launches.name[rows[waited]]).tolist():
+    for name in numbers_in(launches.name[rows[waited]]).tolist():
         same = launches.name[rows] == name
         free = own[same & ~waited]
         typical = int(np.median(free)) if len(free) else np.iinfo(np.int64).max
@@ -276,7 +277,7 @@ def _ordered_waits(trace: Trace, streams: Streams) -> tuple[Int64s, Int64s]:
     linked = np.flatnonzero(streams.linked)
     tid = launches.tid[events.launch[linked]]
     dst = np.full(len(calls), -1, dtype=np.int64)
-    for thread in np.unique(launches.tid[calls]).tolist():
+    for thread in numbers_in(launches.tid[calls]).tolist():
         mine = linked[tid == thread]
         mine = mine[np.lexsort((events.start_ns[mine], streams.launched_ns[mine]))]
         asked = np.flatnonzero(launches.tid[calls] == thread)

@@ -43,8 +43,15 @@ class Table:
         return self.end_ns - self.start_ns
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """The same table with only these rows (a boolean mask or row numbers, in the order given)."""
-        return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        """The same table with only these rows (a boolean mask or row numbers, in the order given).
+
+        Rows that follow one another are not copied: both tables then share their memory.
+        """
+        numbers: NDArray[Any] = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        chosen: NDArray[Any] | slice = numbers
+        if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
+            chosen = slice(int(numbers[0]), int(numbers[-1]) + 1)
+        return type(self)(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
     def overlapping(self, start_ns: int, end_ns: int) -> Self:
         """The rows that share time with [start_ns, end_ns)."""

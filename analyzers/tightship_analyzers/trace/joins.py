@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightship_analyzers.trace.columns import Int64s, Launches
+from tightship_analyzers.trace.columns import Int32s, Int64s, Launches
 
 
 def in_order(start_ns: Int64s, dur_ns: Int64s) -> bool:
@@ -38,6 +38,11 @@ def launch_rows(launches: Launches, correlation: Int64s, start_ns: Int64s) -> In
         before = int(np.searchsorted(launches.start_ns[same], start_ns[event], side="right"))
         row[event] = same[max(before - 1, 0)]
     return row
+
+
+def numbers_in(column: Int32s | Int64s) -> Int64s:
+    """The distinct numbers of a column of rows (of names, threads, calls), from -1 on, ascending; see below."""
+    return np.flatnonzero(np.bincount(column + 1)) - 1
 
 
 def sorted_distinct(values: Int64s) -> Int64s:
