@@ -29,7 +29,8 @@ def play_the_guard(run_dir: str, rounds: int, line: Connection) -> None:
     file = injected.ControlFile(run_dir, injected.GUARD)
     line.send("ready")
     for _ in range(rounds):
-        line.recv()
+        for _ in range(line.recv()):  # how much later it comes
+            pass
         file.u32[injected.OFF_EXITING // 4] = injected.EXITING
         # It says True at once when it sees no capture, and False where the window has not opened yet.
         line.send(injected.wait_for_trace(file))

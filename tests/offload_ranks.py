@@ -12,6 +12,7 @@ import torch.distributed as dist
 from offload_exactness import VOCABULARY, Model, everything
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from waiting import PATIENCE_S
 
 import tightship_offload as offload
 from tightship_offload.cpu_backend import CpuBackend
@@ -76,7 +77,7 @@ def main() -> None:
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=2 * PATIENCE_S)
     )
     found = {
         f"{kind} {how}": train(kind, how == "early", how != "ddp")

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 from tightship_collectors.launch.environment import INJECT_DIR
 
@@ -56,7 +57,7 @@ def environment(run_dir: Path | None = None, *extra: Path) -> dict[str, str]:
 def python(
     *arguments: str | Path, env: dict[str, str], program: str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([program, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from agent_rig import Rig
-from waiting import wait_for
+from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.kineto.target import resolve_target
 from tightship_platform.errors import Invalid, NotFound
@@ -321,7 +321,7 @@ def test_somebody_who_looks_sees_the_stages(rig: Rig, run: dict[str, Any]) -> No
         env=rig.environ | {"TERM": "xterm", "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=theirs,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     agent.join()

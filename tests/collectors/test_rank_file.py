@@ -208,16 +208,20 @@ def test_of_two_that_come_at_once_one_gives_way(run_dir: Path) -> None:
     try:
         assert ours.recv() == "ready"
         path = rank_path(run_dir, guard.pid or 0)
-        outcomes, spins = set(), 0
+        outcomes, ours_later, theirs_later = set(), 10, 10
         for _ in range(rounds):
-            ours.send("go")
-            for _ in range(spins):
+            ours.send(theirs_later)
+            for _ in range(ours_later):
                 pass
             armed = arm_capture(path, uid=UID, trace=TRACE, deadline_ns=2**62, start_ns=2**62)
             saw_none = ours.recv()
             assert not (armed and saw_none), "armed a process that does not wait"
             outcomes.add((armed, saw_none))
-            spins = spins * 5 // 4 + 10 if armed else spins * 3 // 4  # to where now the one, now the other comes first
+            # To where now the one, now the other comes first.
+            if armed:
+                ours_later, theirs_later = ours_later * 5 // 4 + 10, theirs_later * 3 // 4
+            else:
+                ours_later, theirs_later = ours_later * 3 // 4, theirs_later * 5 // 4 + 10
             clear_capture(path, uid=UID)
             ours.send("next")
             assert ours.recv() == "ready"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.torch
 def windowed(model: nn.Module | None = None, **options: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = model or Model()
-    options = {"window": 2, "backend": CpuBackend(deadline_s=20)} | options
+    options = {"window": 2, "backend": CpuBackend(deadline_s=PATIENCE_S)} | options
     return offload.apply(model, adamw(model.parameters()), **options)
 
 
@@ -235,24 +236,27 @@ def test_an_update_that_fails(kind: Any, match: str) -> None:
 
 
 def test_every_wait_has_an_end_that_names_what_it_waits_for() -> None:
+    goes_on = threading.Event()
+    goes_on.set()
+
     class Stuck(CpuBackend):
-        stuck = False
-
         def before_work(self, lane: str) -> None:
-            if self.stuck and lane == "update":
-                time.sleep(1.5)
+            if lane == "update":
+                goes_on.wait(PATIENCE_S)
 
-    machine = Stuck(deadline_s=0.3)
+    machine = Stuck(deadline_s=PATIENCE_S)
     model, optimizer = windowed(backend=machine)
     plain_step(model, optimizer)
     model(batch())
-    machine.stuck = True
+    goes_on.clear()
     loss_of(model, batch()).backward()
     optimizer.step()
+    machine.deadline_s = 0.3
     refused(
         lambda: model(batch()),
         r"Waited 0\.3 s for: (layer 'blocks\.0' .* which waits for: )?the update of layer 'blocks\.0'",
     )
+    goes_on.set()
 
 
 def test_asking_for_an_engine_that_is_not_there() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -197,7 +198,7 @@ def test_without_a_copy_it_is_refused(body: Callable[[Any, Any], Tensor]) -> Non
     torch.manual_seed(0)
     model = Model()
     optimizer = adamw(model.parameters())
-    offload.apply(model, optimizer, window=3, early=EarlyUpdates(undo=False), backend=CpuBackend(deadline_s=20))
+    offload.apply(model, optimizer, window=3, early=EarlyUpdates(undo=False), backend=CpuBackend(deadline_s=PATIENCE_S))
     plain_step(model, optimizer)
     plain_step(model, optimizer)
     with pytest.raises(

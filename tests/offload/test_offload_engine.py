@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -27,7 +28,7 @@ class Watched(CpuBackend):
     """Counts allocations and lists the lanes' work."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(poison=True, deadline_s=20, **options)
+        super().__init__(poison=True, deadline_s=PATIENCE_S, **options)
         self.allocated_bytes: list[int] = []
         self.slow_update_s = 0.0
 
@@ -226,7 +227,7 @@ def test_threads_end_with_the_model() -> None:
     del model, optimizer, machine
     gc.collect()
     for thread in mine:
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
