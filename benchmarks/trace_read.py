@@ -2,11 +2,16 @@
 
 Without a file it writes one of the wanted size, in Kineto's layout, from the events of a training step.
 
+With --ranks it measures instead how `tightship analyze` copes with a folder of so many ranks of that size.
+
     python benchmarks/trace_read.py [TRACE.json[.gz] …] [--megabytes 200] [--repeat 3] [--json-only]
+    python benchmarks/trace_read.py --megabytes 5000 --readers tightship --repeat 1
+    python benchmarks/trace_read.py --megabytes 50 --ranks 64 --repeat 1
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import importlib.util
 import statistics
@@ -17,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parts.results import keep, options
+from parts.whole_process import measured
 from rich.console import Console
 from rich.table import Table
 
@@ -46,20 +52,29 @@ def main() -> int:
     arguments.add_argument("traces", nargs="*", type=Path, metavar="TRACE")
     arguments.add_argument("--megabytes", type=int, default=200, help="size of the text of the trace that it writes")
     arguments.add_argument("--repeat", type=int, default=3, help="runs of each reader; the median counts")
+    arguments.add_argument(
+        "--readers", nargs="+", choices=READERS, default=list(READERS), help="the others need many times the text"
+    )
+    arguments.add_argument("--ranks", type=int, help="analyze so many ranks that it writes, and two of them")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ts-bench-") as folder:
+        if given.ranks:
+            made = written(Path(folder) / "trace.json.gz", given.megabytes)
+            keep("trace_ranks", several(made, Path(folder), given), show_ranks, json_only=given.json_only)
+            return 0
         paths = given.traces or [written(Path(folder) / "trace.json.gz", given.megabytes)]
-        results = [row for path in paths for row in measured(path, given.repeat)]
+        results = [row for path in paths for row in read_by(path, given.readers, given.repeat)]
     keep("trace_read", results, show, json_only=given.json_only)
     counts = {(row["trace"], row["events"]) for row in results}
     return 0 if len(counts) == len({trace for trace, _ in counts}) else 1
 
 
-def measured(path: Path, repeat: int) -> list[dict[str, Any]]:
+def read_by(path: Path, readers: list[str], repeat: int) -> list[dict[str, Any]]:
     """One row per reader that is installed."""
     text_bytes = size_of_text(path)
     rows = []
-    for reader, program in READERS.items():
+    for reader in readers:
+        program = READERS[reader]
         if reader not in ("tightship", "json") and importlib.util.find_spec(reader) is None:
             continue
         runs = []
@@ -83,6 +98,30 @@ def measured(path: Path, repeat: int) -> list[dict[str, Any]]:
     return rows
 
 
+def several(path: Path, folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """`tightship analyze` on two ranks and on many; their traces differ in the rank only."""
+    tightship, rows = Path(sys.executable).parent / "tightship", []
+    events = path.read_bytes().removeprefix(head_of(0))
+    for ranks in (2, given.ranks):
+        ranked = folder / f"ranks-{ranks}"
+        ranked.mkdir()
+        for rank in range(ranks):
+            (ranked / f"rank{rank}.json.gz").write_bytes(head_of(rank) + events)
+        runs = [measured([tightship, "analyze", ranked, "--json"]) for _ in range(given.repeat)]
+        seconds, cpu_seconds = (statistics.median(run[part] for run in runs) for part in (0, 1))
+        rows.append(
+            {
+                "ranks": ranks,
+                "text_bytes": ranks * size_of_text(path),
+                "seconds": round(seconds, 3),
+                "cpu_seconds": round(cpu_seconds, 3),
+                "cores_busy": round(cpu_seconds / seconds, 2),
+                "peak_bytes": max(run[2] for run in runs),
+            }
+        )
+    return rows
+
+
 def size_of_text(path: Path) -> int:
     """Bytes after decompression."""
     with path.open("rb") as file:
@@ -96,15 +135,22 @@ def size_of_text(path: Path) -> int:
 def written(path: Path, megabytes: int) -> Path:
     """A trace of training steps: operators, launches, kernels, flows and frames in the shares of a real one."""
     size, step = 0, 0
-    with gzip.open(path, "wb", compresslevel=6) as file:
-        file.write(b'\n{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 1790857026000000000,\n  "traceEvents": [')
+    path.write_bytes(head_of(0))
+    with gzip.open(path, "ab", compresslevel=6) as file:
         while size < megabytes * 10**6:
             block = ",".join(step_of(step)).encode()
             file.write((b"," if step else b"") + block)
             size += len(block)
             step += 1
-        file.write(b'\n  ],\n  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}\n}\n')
+        file.write(b"\n  ]\n}\n")
     return path
+
+
+def head_of(rank: int) -> bytes:
+    """What stands before the events, as a gzip member of its own."""
+    told = f'"distributedInfo": {{"backend": "nccl", "rank": {rank}, "world_size": 1024}}'
+    head = f'\n{{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 1790857026000000000,\n  {told},\n  "traceEvents": ['
+    return gzip.compress(head.encode(), mtime=0)
 
 
 def step_of(step: int) -> list[str]:
@@ -145,6 +191,24 @@ def flow(phase: str, place: str, number: int, at_ns: int) -> str:
 def us(ns: int) -> str:
     """Nanoseconds as Kineto prints them: microseconds with three decimals."""
     return f"{ns // NS_PER_US}.{ns % NS_PER_US:03d}"
+
+
+def show_ranks(results: list[dict[str, Any]]) -> None:
+    """The table of --ranks."""
+    table = Table(title="tightship analyze (all processes together)")
+    for column in ("ranks", "text MB", "s", "CPU s", "CPU s a rank", "cores busy", "peak MB"):
+        table.add_column(column, justify="right")
+    for row in results:
+        table.add_row(
+            str(row["ranks"]),
+            f"{row['text_bytes'] / 1e6:.0f}",
+            f"{row['seconds']:.2f}",
+            f"{row['cpu_seconds']:.2f}",
+            f"{row['cpu_seconds'] / row['ranks']:.2f}",
+            f"{row['cores_busy']:.2f}",
+            f"{row['peak_bytes'] / 1e6:.0f}",
+        )
+    Console().print(table)
 
 
 def show(results: list[dict[str, Any]]) -> None:

@@ -14,16 +14,15 @@ each as a process of its own, taking turns. Without the reference traces it writ
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from parts.results import keep, options
+from parts.whole_process import measured
 from rich.console import Console
 from rich.table import Table
 from trace_read import size_of_text, written
@@ -44,7 +43,7 @@ from tightship_analyzers.breakdown.kernels import kernel_names, kernel_types
 from tightship_analyzers.breakdown.overlap import overlap
 from tightship_analyzers.breakdown.step_filter import without_last_step
 from tightship_analyzers.breakdown.temporal import temporal_breakdown
-kept = without_last_step(trace.open(sys.argv[1]))
+kept = without_last_step(trace.open(sys.argv[1], processes=2))
 classes = kernel_classes(kept)
 for analysis in (temporal_breakdown, overlap, kernel_types, kernel_names):
     analysis(kept, classes=classes)
@@ -130,22 +129,6 @@ def compared(path: Path, times: int, repeat: int, peer: Path) -> dict[str, Any]:
             "times_less_memory": round(theirs["peak_bytes"] / row["peak_bytes"], 2),
         }
     return {"times": times, "text_bytes": size_of_text(path), "rounds": repeat, "programs": rows}
-
-
-def measured(command: list[str]) -> tuple[float, float, int]:
-    """(seconds, processor seconds, peak bytes) of a process and what it starts.
-
-    :raises subprocess.CalledProcessError: it failed.
-    """
-    begun = time.perf_counter()
-    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            said.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, command, stderr=said.read())
-    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
 def _show_all(results: list[dict[str, Any]]) -> None:
