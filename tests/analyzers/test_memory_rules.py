@@ -94,8 +94,8 @@ def test_a_run_that_never_made_a_step_lost_all_but_what_was_held_idle() -> None:
     saving = finding.saving
     assert (saving.low, saving.value, saving.high) == (HOUR * 3 // 4,) * 3
     assert finding.share_frac == 0.75 and finding.place == "h1/GPU-0"
-    assert finding.title.startswith("The run died because device memory was not enough; at least 45.0 min of device")
-    assert finding.title.endswith(" time are lost, 75.0 % of the run")
+    lost = "45.0 min outside of its steps are lost, 75.0 % of it"
+    assert finding.title == f"The run died because device memory was not enough; {lost}"
     texts = [entry.get("text") for entry in finding.evidence]
     assert texts[:3] == [
         f"It ended with {OOM.error}",

@@ -73,7 +73,7 @@ def test_a_job_that_dies_of_memory_leads_to_its_plan(
 
         here = tab(base)
         here.open(f"/runs/{run['run']}")
-        here.page.locator(".facts > div", has_text=SAID).wait_for()
+        here.page.locator("#run-head .why", has_text=SAID).wait_for()
         here.page.locator("#run-findings-body a").first.click()
         here.page.wait_for_url(f"**/findings/{found['finding']}")
         here.page.locator("#fix .command", has_text=f"--workflow={WORKFLOW}").wait_for()

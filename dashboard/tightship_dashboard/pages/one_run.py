@@ -238,10 +238,11 @@ def _header(view: View, read: _Read) -> Node:
     ]
     if run.get("offload"):
         rows.append(("offload", _offload(run["offload"])))
-    if run.get("reason"):
-        rows.append(("why", fmt.name(run["reason"], limit=300)))
+    parts: list[Node] = [facts(rows)]
+    if run.get("reason"):  # too long for a column
+        parts.append(html.P(f"Why: {fmt.name(run['reason'], limit=600)}", className="why"))
     words = [fmt.code(word) for word in run.get("command") or []]
-    return html.Div([facts(rows), command(shlex.join(words), label="the command")] if words else facts(rows))
+    return html.Div([*parts, *([command(shlex.join(words), label="the command")] if words else [])])
 
 
 def _offload(used: dict[str, Any]) -> Node:

@@ -89,7 +89,7 @@ def judge(history: RunHistory) -> Judgement:
 def _loss(lost_ns: int, share: float) -> str:
     if not lost_ns:
         return ""
-    return f"; at least {format_ns(lost_ns)} of device time are lost, {format_frac(share)} of the run"
+    return f"; {format_ns(lost_ns)} outside of its steps are lost, {format_frac(share)} of it"
 
 
 def _lost(history: RunHistory) -> tuple[int, int]:
