@@ -33,7 +33,7 @@ def whether_it_fits(told: dict[str, Any]) -> Answer:
     chosen = told["options"][0]
     step = Link(fmt.span(chosen["step_ns"], chosen["low_ns"], chosen["high_ns"]), "#window")
     memory = Link(format_bytes(chosen["device_bytes"]), "#options")
-    share = fmt.percent(chosen["share_frac"])
+    share = fmt.share_span(chosen["share_frac"], chosen["share_low"], chosen["share_high"])
     if whole["fits"]:
         alone = Link(fmt.span(whole["step_ns"], whole["low_ns"], whole["high_ns"]), "#window")
         parts += [f"fits {where} without offload: it takes ", needs, f" of {allowed}, and a step ", alone]

@@ -109,6 +109,11 @@ def percent(frac: float | None) -> str:
     return f"{value:.0f}{NBSP}%" if abs(value) >= 9.95 else f"{value:.1f}{NBSP}%"
 
 
+def share_span(frac: float, low: float, high: float) -> str:
+    """'91 % (73–100)': an estimated 0..1 ratio with its bounds."""
+    return f"{percent(frac)} ({_number(100 * low, whole_from=10)}–{_number(100 * high, whole_from=10)})"
+
+
 def share(part: int | None, whole: int | None) -> str:
     """`part` of `whole` as percent; missing when there is nothing to take a share of."""
     return percent(part / whole) if part is not None and whole else MISSING

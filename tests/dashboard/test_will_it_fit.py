@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ def test_the_first_line(windowed: dict[str, Any], refused: dict[str, Any]) -> No
     assert said(windowed).startswith("GPT does not fit in the budget given as it is (8.7 GiB")
     assert " of 3.5 GiB), but trains in a window of " in said(windowed)
     assert ", simulated, " in said(windowed)
+    assert re.search(r"5\d % \(\d\d–\d\d\) of the speed", said(windowed))
     assert said(told()).startswith(f"GPT fits on {H100} without offload: it takes 8.7 GiB")
     assert said(refused).startswith("GPT does not fit in the budget given, not even in a window: the smallest window")
     changed = windowed | {"change": "Change the loop first: checkpoint each layer."}

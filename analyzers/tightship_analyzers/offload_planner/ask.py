@@ -121,8 +121,9 @@ def _on_machine(profile: Profile, question: Question) -> tuple[Profile, Hardware
         cores=cores,
     )
     moved = on_device(profile, recorded or target, target)
+    told = [f"Nothing says where the times were measured; they are taken to be on {target}."] if not recorded else []
     spread = max(ASSUMED_SPREAD_FRAC, moved.spread_frac)
-    return replace(moved, spread_frac=spread, notes=(*moved.notes, NOTE)[-50:]), machine, True
+    return replace(moved, spread_frac=spread, notes=(*moved.notes, *told, NOTE)[-50:]), machine, True
 
 
 def main() -> None:

@@ -127,6 +127,8 @@ def _option(name: str, option: Option) -> dict[str, Any]:
         **option_row(option),
         "low_ns": predicted.step_ns.low,
         "high_ns": predicted.step_ns.high,
+        "share_low": predicted.share_frac.low,
+        "share_high": predicted.share_frac.high,
         "waits_ns": predicted.waits_ns,
         "h2d_bytes": predicted.h2d_bytes,
         "d2h_bytes": predicted.d2h_bytes,

@@ -94,14 +94,22 @@ def _options(told: dict[str, Any]) -> Node:
 
 def _columns() -> list[dict[str, Any]]:
     return [
-        grid.column("name", "Plan", minWidth=112, flex=2),
-        grid.column("step", "A step", "number", unit="ns", minWidth=150, flex=2, why="simulated, low–high"),
-        grid.column("share", "Of full speed", "number", unit="0..1", width=128, why="of a device that is large enough"),
+        grid.column("name", "Plan", minWidth=100, flex=2),
+        grid.column("step", "A step", "number", unit="ns", minWidth=140, flex=2, why="simulated, low–high"),
+        grid.column(
+            "share",
+            "Of full speed",
+            "number",
+            unit="0..1",
+            width=128,
+            wide=True,
+            why="of the speed without offload on a device that is large enough",
+        ),
         grid.column("slots", "Slots", "number", width=74, wide=True),
         grid.column("resident", "Resident", "number", width=90, wide=True),
         grid.column("recompute", "Recompute", width=104, wide=True),
         grid.column("micro_batches", "Micro-batches", "number", width=120, wide=True),
-        grid.column("device", "Device", "number", unit="bytes", minWidth=90, flex=1),
+        grid.column("device", "Device", "number", unit="bytes", minWidth=86, flex=1),
         grid.column("host", "Host", "number", unit="bytes", minWidth=90, flex=1, wide=True),
         grid.column("binds", "What binds", minWidth=110, flex=1, wide=True),
     ]
@@ -115,7 +123,7 @@ def _row(option: dict[str, Any]) -> dict[str, Any]:
         "step": option["step_ns"],
         "step_text": fmt.span(option["step_ns"], option["low_ns"], option["high_ns"]),
         "share": option["share_frac"],
-        "share_text": fmt.percent(option["share_frac"]),
+        "share_text": fmt.share_span(option["share_frac"], option["share_low"], option["share_high"]),
         "slots": option["slots"],
         "resident": option["resident"],
         "recompute": option["recompute"],

@@ -212,6 +212,8 @@ def test_a_hostile_profile_is_one_line(profile: str, words: str) -> None:
 
 def test_a_question_that_leaves_the_machine_open() -> None:
     bare = text(made())
+    told = answer(Question(profile=bare, device=H100, host_bytes=64 * GIB, cores=8, budget_bytes=MIB))
+    assert "Nothing says where the times were measured; they are taken to be on NVIDIA H100 80GB HBM3." in told["notes"]
     assert "choose a GPU" in refused(Question(profile=bare))
     assert "give both" in refused(Question(profile=bare, device=H100, host_bytes=GIB))
     assert "No device named" in refused(Question(profile=bare, device="x'\u202e", host_bytes=GIB, cores=1))
