@@ -1,4 +1,4 @@
-"""All four pages in a real browser: both themes, a telephone's width and a desk's, without an error in the console."""
+"""The pages in a real browser: both themes, a telephone's width and a desk's, without an error in the console."""
 
 from __future__ import annotations
 
