@@ -213,7 +213,8 @@ class Backend(ABC):
         """Finish all lanes' work and end their threads."""
         for lane in self._lanes:
             lane.close(wait=wait)
-        self._lanes.clear()
+        if wait:  # otherwise the end of the process waits
+            self._lanes.clear()
 
     def _late(self, mark: Mark) -> str:
         cause = f", which waits for: {mark.blocked_on}" if mark.blocked_on else ""

@@ -231,19 +231,24 @@ def test_threads_end_with_the_model() -> None:
         assert not thread.is_alive()
 
 
-def test_a_script_may_end_with_updates_on_their_way() -> None:
-    script = """
-import time, torch, tightship_offload as offload
+@pytest.mark.parametrize("model", ["alive", "collected"])
+def test_a_script_may_end_with_updates_on_their_way(model: str) -> None:
+    script = f"""
+import gc, time, torch, tightship_offload as offload
 from tightship_offload.cpu_backend import CpuBackend
 class Slow(CpuBackend):
     def before_work(self, lane):
         time.sleep(0.05 if lane == "update" else 0)
-model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-offload.apply(model, optimizer, window=2, backend=Slow())
-offload.engine_of(model).updates.on_updated.append(lambda name, _: print(name, flush=True))
-model(torch.ones(1, 512)).sum().backward()
-optimizer.step()
+def main():
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    offload.apply(model, optimizer, window=2, backend=Slow())
+    offload.engine_of(model).updates.on_updated.append(lambda name, _: print(name, flush=True))
+    model(torch.ones(1, 512)).sum().backward()
+    optimizer.step()
+    return model if "{model}" == "alive" else None
+kept = main()
+gc.collect()
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
     assert (ended.returncode, ended.stderr) == (0, "")
