@@ -14,6 +14,7 @@ import httpx
 import pytest
 from processes import Running, tightship
 from services import free_port
+from waiting import PATIENCE_S
 
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.plan_file import read_plan
@@ -36,7 +37,10 @@ def test_from_a_capture_to_the_same_losses_and_a_page_that_compares(
     trace, plan = tmp_path / "trace.json.gz", tmp_path / "plan.yaml"
     launched = ("run", "--workflow", "oversized", "--")
     train = (sys.executable, str(SCRIPT), *SIZES, "--steps")
-    with Running(environ, "up", "--port", str(port)) as up, httpx.Client(base_url=base, trust_env=False) as api:
+    with (
+        Running(environ, "up", "--port", str(port)) as up,
+        httpx.Client(base_url=base, trust_env=False, timeout=PATIENCE_S) as api,
+    ):
         up.hear("Dashboard:")
         with Running(environ, *launched, *train, "1000000") as plain:
             plain.hear("step 10:")
