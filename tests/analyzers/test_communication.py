@@ -103,8 +103,6 @@ def test_what_is_inferred_is_told(tmp_path: Path) -> None:
     made = DeviceTrace()
     made.pair((10, 20), (200, 300), name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     made.pair((30, 40), (300, 400), name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
-    assert "2 device events counted as communication by name alone" in str(
-        judge_trace(made.read(tmp_path)).summary
-    )
+    assert "2 device events counted as communication by name alone" in str(judge_trace(made.read(tmp_path)).summary)
     made.host("c10d::allreduce_", 0, 100)
     assert "by their names alone" not in str(judge_trace(made.read(tmp_path)).summary)

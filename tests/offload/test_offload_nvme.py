@@ -41,7 +41,7 @@ def kills(count: int, seed: int, *more: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-@pytest.mark.timeout(0 if WHOLE else 300)
+@pytest.mark.timeout(0 if WHOLE else 600)
 def test_a_kill_at_any_point_leaves_a_whole_step() -> None:
     code, said = kills(1000 if WHOLE else 8, SEED)
     assert (code, "0 wrong" in said) == (0, True)
