@@ -60,10 +60,10 @@ exit-storm: install  ## 60 jobs that end at a random moment of a capture, with a
 exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (about two hours)
 	TIGHTSHIP_EXACTNESS=all $(BIN)/python -m pytest tests/offload/test_offload_exactness.py tests/offload/test_offload_nvme.py
 
-explore: install  ## property and fuzz tests with new random examples, ROUNDS times (20)
+explore: install  ## property, fuzz and injection tests with new random examples, ROUNDS times (20)
 	for round in $$(seq $(or $(ROUNDS),20)); do \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
-	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/test_recorded_fuzz.py || exit 1; done
+	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/test_recorded_fuzz.py tests/injection || exit 1; done
 
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)
