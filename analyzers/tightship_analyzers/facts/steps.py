@@ -9,6 +9,7 @@ import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
+from tightship_analyzers.facts.period import Period
 from tightship_analyzers.trace.model import Int64s, Trace
 
 PROFILER = "ProfilerStep#"
@@ -19,7 +20,7 @@ HOW_TO_MARK = f'{LONGER}; what has no optimizer marks them itself: record_functi
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class Steps(Period):
     """Whole training steps within the trace, one after another.
 
     A step reaches from the end of one optimizer step to the end of the next, so that what happens between two steps
@@ -27,42 +28,13 @@ class Steps:
     (`ProfilerStep#n`), those are used.
     """
 
-    bounds_ns: Int64s
-    """(steps + 1,): ends of the steps, the first one being the start of the first step."""
-    tid: int
-    """The training thread."""
     first: int = 0
     """Number of the first step; above 0 where a later one was picked."""
-
-    @property
-    def count(self) -> int:
-        """Number of whole steps, at least 1."""
-        return len(self.bounds_ns) - 1
-
-    @property
-    def start_ns(self) -> int:
-        """Start of the first step."""
-        return int(self.bounds_ns[0])
-
-    @property
-    def end_ns(self) -> int:
-        """End of the last step."""
-        return int(self.bounds_ns[-1])
-
-    @property
-    def window_ns(self) -> int:
-        """All steps together."""
-        return self.end_ns - self.start_ns
 
     @property
     def durations_ns(self) -> Int64s:
         """(steps,)"""
         return np.diff(self.bounds_ns)
-
-    @property
-    def mean_ns(self) -> int:
-        """Mean step, rounded down."""
-        return self.window_ns // self.count
 
     def number_at(self, time_ns: int) -> int | None:
         """Number of the step that an instant falls into, counted from 0; None outside of all."""

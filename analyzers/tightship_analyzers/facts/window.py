@@ -8,12 +8,13 @@ from typing import Self
 import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.period import Period
 from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.trace.model import Int64s, Trace
+from tightship_analyzers.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class Window(Period):
     """The part of a trace that is judged: its whole steps; without steps the recording, as far as devices were seen.
 
     [Note: a recording as one window] What serves, or trains without an optimizer of torch, marks no steps. Its
@@ -22,40 +23,11 @@ class Window:
     and end of the profiler, work that was launched before recording began, and waiting that nothing ended.
     """
 
-    bounds_ns: Int64s
-    """(steps + 1,): ends of the steps, the first one being the start of the first; of a recording start and end."""
-    tid: int
-    """The training thread; without steps the thread that ran most operators; -1 where nothing ran on any."""
     of_steps: bool
     """Steps are judged; False: the recording as a whole."""
     claim_start_ns: int
     claim_end_ns: int
     """Between these findings may claim time: the whole steps, of a recording from the first to the last work."""
-
-    @property
-    def start_ns(self) -> int:
-        """Where it begins."""
-        return int(self.bounds_ns[0])
-
-    @property
-    def end_ns(self) -> int:
-        """Where it ends."""
-        return int(self.bounds_ns[-1])
-
-    @property
-    def window_ns(self) -> int:
-        """Its length."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def count(self) -> int:
-        """How many times what a saving is told of fits in: the steps; 1 for a recording."""
-        return len(self.bounds_ns) - 1
-
-    @property
-    def mean_ns(self) -> int:
-        """Mean step, rounded down; the recording."""
-        return self.window_ns // self.count
 
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
