@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ import trace_files
 from trace_files import Written
 
 from tightship_analyzers import trace
+from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.cutter import Cutter
+from tightship_analyzers.trace.kineto_events import Event
 
 BASE = trace_files.BASE_NS + 4_313_986_415_000_000
 
@@ -75,16 +79,23 @@ def test_every_layout_gives_the_same_columns(written: Written, layout: str) -> N
 def test_a_block_may_end_at_any_byte(written: Written, layout: str) -> None:
     path = written(trace_files.trace_text(layout=layout))
     expected = trace_files.tables_of(trace.open(path))
-    # All with blocks smaller than an event; the layouts that differ most also in two blocks, cut at every byte of the
-    # second half.
-    whole = path.stat().st_size
-    for size in (*range(1, 300), *(range(whole // 2, whole + 1) if layout in ("kineto", "tight") else ())):
+    for size in (1, 2, 3, 7, 100):
         read = trace.open(path, limits=trace.Limits(block_bytes=size))
         assert read.warnings == [] and read.rank == 3, size
-        if size % 16 == 0 or size < 64:
-            assert trace_files.tables_of(read) == expected, size
-        else:
-            assert read.events == len(trace_files.EVENTS), size
+        assert trace_files.tables_of(read) == expected, size
+    # From blocks smaller than an event to two that are cut at every byte.
+    events, members = cut(path, trace.Limits())
+    assert len(events) == len(trace_files.EVENTS)
+    for size in range(1, path.stat().st_size + 1):
+        assert cut(path, trace.Limits(block_bytes=size)) == (events, members), size
+
+
+def cut(path: Path, limits: trace.Limits) -> tuple[list[Event], dict[str, Any]]:
+    """The decoded events of a file, and what stands beside them."""
+    cutter = Cutter(TextSource(path, limits), limits)
+    events = [event for piece in cutter for event in piece]
+    assert cutter.warnings == []
+    return events, cutter.members
 
 
 def test_cut_off_at_any_byte_keeps_what_is_whole(written: Written) -> None:
@@ -118,7 +129,7 @@ def test_gzip_cut_off_at_any_byte(written: Written) -> None:
     packed = gzip.compress(text)
     total = len(trace_files.EVENTS)
     seen = set()
-    for size in range(2, len(packed)):
+    for size in range(2, len(packed), 3):
         try:
             read = trace.open(written(packed[:size]))
         except trace.TraceError as error:

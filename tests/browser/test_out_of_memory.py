@@ -57,9 +57,9 @@ def test_a_job_that_dies_of_memory_leads_to_its_plan(
     with Running(environ, "up", "--port", str(port)) as up:
         up.hear("Dashboard:")
         up.hear("agent  | ")
-        done = tightship(environ, "run", "--workflow", WORKFLOW, "--", sys.executable, str(script), "8", "dies")
+        done = tightship(environ, "run", "--workflow", WORKFLOW, "--", sys.executable, str(script), "5", "dies")
         assert (done.returncode, done.stdout, done.stderr) == (alone.returncode, alone.stdout, alone.stderr)
-        fine = tightship(environ, "run", "--workflow", "small", "--", sys.executable, str(script), "8", "ends")
+        fine = tightship(environ, "run", "--workflow", "small", "--", sys.executable, str(script), "3", "ends")
         assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")
         wait_for(lambda: [one["workflow"] for one in asked("opportunities")] == [WORKFLOW], "the opportunity")
         [found], [todo] = asked("findings"), asked("opportunities")

@@ -30,12 +30,18 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
-def test_pages(fleet: Served, tab: Callable[..., Tab], path: str, scheme: str, width: int) -> None:
-    here = tab(fleet.url, scheme=scheme, width=width)
-    here.open(path)
+def test_pages(fleet: Served, tab: Callable[..., Tab], path: str) -> None:
+    for scheme, width, other_width in (("light", 1440, 390), ("dark", 390, 1440)):
+        here = tab(fleet.url, scheme=scheme, width=width)
+        here.open(path)
+        _is_whole(here, path, scheme)
+        here.page.set_viewport_size({"width": other_width, "height": 900})
+        here.settle()
+        assert not here.scrolls_sideways(), f"{width} made {other_width} wide"
+
+
+def _is_whole(here: Tab, path: str, scheme: str) -> None:
     title, *selectors = PAGES[path]
     for selector in selectors:
         here.page.wait_for_selector(selector, state="attached")
@@ -52,19 +58,20 @@ def test_pages(fleet: Served, tab: Callable[..., Tab], path: str, scheme: str, w
         assert ink == ("rgb(92, 97, 104)" if scheme == "light" else "rgb(163, 168, 176)"), "charts follow the theme"
 
 
-@pytest.mark.parametrize("path", ["/", "/runs", "/will-it-fit"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_empty_pages_say_what_to_do_with_the_command_to_copy(
-    nothing_yet: Served, tab: Callable[..., Tab], path: str, width: int
+    nothing_yet: Served, tab: Callable[..., Tab], width: int
 ) -> None:
     here = tab(nothing_yet.url, width=width, permissions=["clipboard-read", "clipboard-write"])
-    here.open(path)
-    here.settle()
-    here.page.get_by_role("button", name="Copy").first.click()
-    here.page.wait_for_function("[...document.querySelectorAll('.copy')].some(b => b.textContent === 'copied')")
-    copied = here.page.evaluate("navigator.clipboard.readText()")
-    assert copied == "tightship run --workflow mine -- python train.py"
-    assert not here.scrolls_sideways()
+    for path in ("/", "/runs", "/will-it-fit"):
+        here.open(path)
+        here.settle()
+        here.page.evaluate("navigator.clipboard.writeText('')")
+        here.page.get_by_role("button", name="Copy").first.click()
+        here.page.wait_for_function("[...document.querySelectorAll('.copy')].some(b => b.textContent === 'copied')")
+        copied = here.page.evaluate("navigator.clipboard.readText()")
+        assert copied == "tightship run --workflow mine -- python train.py"
+        assert not here.scrolls_sideways()
 
 
 def test_the_first_paint_is_the_answer_and_comes_before_the_scripts(fleet: Served, tab: Callable[..., Tab]) -> None:
@@ -77,17 +84,17 @@ def test_the_first_paint_is_the_answer_and_comes_before_the_scripts(fleet: Serve
     assert with_scripts.page.locator(".answer:visible").count() == 1
 
 
-@pytest.mark.parametrize("path", ["/runs/no-such-run", "/findings/999999", "/nowhere"])
-def test_an_unknown_thing_is_a_friendly_page(fleet: Served, tab: Callable[..., Tab], path: str) -> None:
+def test_an_unknown_thing_is_a_friendly_page(fleet: Served, tab: Callable[..., Tab]) -> None:
     here = tab(fleet.url)
-    here.open(path)
-    assert here.page.locator("h1").inner_text() == "Nothing here"
-    here.page.get_by_role("link", name="Runs", exact=True).click()
-    here.page.wait_for_selector(".ag-row")
-    # The document itself was a 404, which is right; nothing else may be wrong.
-    assert here.watch.wrong[:1] == [f"404 {fleet.url}{path}"]
-    assert all("404" in line for line in here.watch.wrong)
-    here.watch.wrong.clear()
+    for path in ("/runs/no-such-run", "/findings/999999", "/nowhere"):
+        here.open(path)
+        assert here.page.locator("h1").inner_text() == "Nothing here"
+        here.page.get_by_role("link", name="Runs", exact=True).click()
+        here.page.wait_for_selector(".ag-row")
+        # The document itself was a 404, which is right; nothing else may be wrong.
+        assert here.watch.wrong[:1] == [f"404 {fleet.url}{path}"]
+        assert all("404" in line for line in here.watch.wrong)
+        here.watch.wrong.clear()
 
 
 # ---- behaviour -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from capture_jobs import EXIT_CODES, ask, outcome, start_torch_job, torch_comman
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-SLICE = 6
+SLICE = 4
 JOBS = int(os.environ.get("TIGHTSHIP_EXIT_STORM", str(SLICE)))
 # Parallel test processes have to draw the same jobs; the id of their run is what they share.
 _DRAWN = zlib.crc32((os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex).encode()) % 10**6

@@ -207,11 +207,9 @@ def test_a_daemon_that_is_gone_does_not_keep_the_job(record: Callable[..., Recor
     assert len(job.traces) == 1
 
 
-@pytest.mark.parametrize("kind", ["time", "iterations"])
-def test_torchrun_at_a_random_moment(record: Callable[..., Recorded], kind: str) -> None:
+def test_torchrun_at_a_random_moment(record: Callable[..., Recorded]) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0")
-    config = window(ahead_s=1.5, seconds=1) if kind == "time" else iterations(300)
-    job = record("return", config, launcher=torchrun)
+    job = record("return", random.choice([window(ahead_s=1.5, seconds=1), iterations(300)]), launcher=torchrun)
     wait_for(lambda: len(job.daemon.sent) == 2)
     time.sleep(random.uniform(0, 4))
     code, _, errors = job.end()
@@ -219,7 +217,7 @@ def test_torchrun_at_a_random_moment(record: Callable[..., Recorded], kind: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(int(os.environ.get("TIGHTSHIP_RANDOM_ENDS", "2"))))
+@pytest.mark.parametrize("number", range(int(os.environ.get("TIGHTSHIP_RANDOM_ENDS", "1"))))
 def test_any_end_at_any_moment(record: Callable[..., Recorded], number: int) -> None:
     how = random.choice(list(CODES))
     config = random.choice([window(ahead_s=1.5, seconds=1), window(ahead_s=3, seconds=0.3), iterations(20)])

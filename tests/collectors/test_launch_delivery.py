@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,24 @@ def test_a_server_that_goes_away_gets_the_end_from_the_next_run(rig: Rig) -> Non
     assert spooled() == {}
     run = rig.get(f"/runs/{key}")
     assert (run["state"], run["exit_code"]) == ("failed", 7)
+
+
+def test_a_server_that_falls_silent_is_told_of(rig: Rig) -> None:
+    server = rig.start_server()
+    said: list[str] = []
+    sender = Delivery(load_settings(), said.append)
+    record = RunRecord(run="f" * 16, workflow="silent", start_ns=1_700_000_000_000_000_000, host="h")
+    sender.start(record)
+    wait_for(lambda: run_of(rig, "silent"))
+    server.send_signal(signal.SIGSTOP)
+    try:
+        sender.finish(replace(record, end_ns=record.start_ns + 1, exit_code=0))
+    finally:
+        server.send_signal(signal.SIGCONT)
+    [line] = said
+    # It may also have been within the announcement's last breath; what it says is never nothing.
+    assert not line.startswith(";") and line.endswith("is sent later")
+    assert list(spooled()) == [f"{record.run}.json"]
 
 
 def test_a_server_that_comes_late_is_told_by_the_agent(rig: Rig) -> None:

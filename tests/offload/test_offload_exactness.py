@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 WHOLE = os.environ.get("TIGHTSHIP_EXACTNESS") == "all"
 SEED = int(os.environ.get("TIGHTSHIP_EXACTNESS_SEED", random.SystemRandom().randrange(10**6)))
-SLICE = 5
+SLICE = 3
 
 
 def check(case: Case) -> None:

@@ -61,6 +61,8 @@ def run_tests(tmp_path: Path):
             "-q",
             "-p",
             "no:cacheprovider",
+            "-p",
+            "no:dash",
             "-c",
             str(config),
             str(tmp_path / "test_it.py"),

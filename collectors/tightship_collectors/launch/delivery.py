@@ -24,6 +24,7 @@ from tightship_platform.wire import RunRecord
 
 TIMEOUT_S = 2.0
 """For one answer of the server, and for everything that is left to do when the job has ended."""
+NO_ANSWER_YET = "the server has not answered yet"
 MAX_OLD_RECORDS = 50
 """So many records of earlier runs are delivered in passing."""
 RECORD_MAX_BYTES = 1024 * 1024
@@ -40,7 +41,7 @@ class Delivery:
         self._warn = warn
         self._folder = settings.spool_dir / "runs"
         self._announced = False
-        self._refusal = "the server has not answered yet"
+        self._refusal = NO_ANSWER_YET
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -59,6 +60,7 @@ class Delivery:
             self._thread.join(TIMEOUT_S)
         if self._announced:
             # A server that did not take the start will not take the end within these seconds: then it just waits.
+            self._refusal = NO_ANSWER_YET
             report = threading.Thread(target=self._report, args=(record, name), name="report", daemon=True)
             report.start()
             report.join(max(0.1, give_up_s - time.monotonic()))
