@@ -34,7 +34,10 @@ def measured(command: list[str | Path]) -> tuple[float, float, int]:
     :raises subprocess.CalledProcessError: it failed.
     """
     begun = time.perf_counter()
-    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process:
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=_usual()) as process,
+    ):
         ended = threading.Event()
         seen = Seen()
         watch = threading.Thread(target=_watch, args=(process.pid, ended, seen))
@@ -49,6 +52,11 @@ def measured(command: list[str | Path]) -> tuple[float, float, int]:
             raise subprocess.CalledProcessError(process.returncode, command, stderr=said.read())
     cpu_seconds = max(used.ru_utime + used.ru_stime, sum(seen.cpu_seconds.values()))
     return seconds, cpu_seconds, max(used.ru_maxrss * 1024, seen.peak_bytes)
+
+
+def _usual() -> dict[str, str]:
+    """Compiled modules are kept, as they are by default: who measures may have asked Python not to."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _watch(pid: int, ended: threading.Event, seen: Seen) -> None:

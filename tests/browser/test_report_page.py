@@ -17,10 +17,11 @@ DARK_PAPER = "rgb(20, 22, 26)"
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 280)])
 def test_it_shows_in_any_window_and_theme(chromium: Any, tmp_path: Path, scheme: str, width: int) -> None:
     target = tmp_path / "report.html"
-    paths = [str(RECORDED / "starved.json.gz"), str(RECORDED / "fed.json.gz")]
+    names = ("starved", "fed", "checkpoints", "loop", "single_tensor")
+    paths = [str(RECORDED / f"{name}.json.gz") for name in names]
     target.write_text(page(analyze_paths(paths, wanted=Wanted(gaps=2))), encoding="utf-8")
     said: list[str] = []
     context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
