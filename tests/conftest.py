@@ -44,6 +44,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Test processes share the cores; threads of torch that spin for one another would take them from the rest.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine is no defect, hence no deadline. The same examples every time, so that a change is what turns a test
 # red; `make explore` looks for new ones.
 EXPLORE = os.environ.get("TIGHTSHIP_EXPLORE") == "1"
