@@ -56,13 +56,11 @@ CODES = {"return": 0, "exit": 3, "raise": 1, "_exit": 5, "thread": 4, "handler":
 class Recorded:
     """A job and the daemon that records it."""
 
-    def __init__(
-        self, tmp_path: Path, how: str, config: Callable[[], Any], *, launcher: tuple[str, ...] = (), **kw: Any
-    ):
+    def __init__(self, tmp_path: Path, how: str, config: Callable[[], Any], **kw: Any):
         self.end_file = tmp_path / "end"
         (tmp_path / "job.py").write_text(JOB)
         env = {**os.environ, "END": str(self.end_file), "OMP_NUM_THREADS": "1"}
-        self.process = start(*(launcher or (sys.executable,)), str(tmp_path / "job.py"), how, env=env)
+        self.process = start(sys.executable, str(tmp_path / "job.py"), how, env=env)
         (self.run_dir,) = wait_for(run_dirs)
         self.daemon = OneShotDaemon(self.run_dir, config, **kw)
 
@@ -205,15 +203,6 @@ def test_a_daemon_that_is_gone_does_not_keep_the_job(record: Callable[..., Recor
     job.end_file.touch()
     assert job.process.wait(PATIENCE_S) == 3
     assert len(job.traces) == 1
-
-
-def test_torchrun_at_a_random_moment(record: Callable[..., Recorded]) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0")
-    job = record("return", random.choice([window(ahead_s=1.5, seconds=1), iterations(300)]), launcher=torchrun)
-    wait_for(lambda: len(job.daemon.sent) == 2)
-    time.sleep(random.uniform(0, 4))
-    code, _, errors = job.end()
-    assert code == 0, errors
 
 
 @pytest.mark.slow
