@@ -57,8 +57,8 @@ bench: install  ## every benchmark; tables on the screen, JSON under benchmarks/
 exit-storm: install  ## 60 jobs that end at a random moment of a capture, with and without us: the same exit codes
 	TIGHTSHIP_EXIT_STORM=60 $(BIN)/python -m pytest tests/collectors/test_capture_exit.py
 
-exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (about two hours)
-	TIGHTSHIP_EXACTNESS=all $(BIN)/python -m pytest tests/offload/test_offload_exactness.py tests/offload/test_offload_nvme.py
+exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (some hours), or a PART=2/12 of it
+	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/test_offload_exactness.py tests/offload/test_offload_nvme.py
 
 explore: install  ## property, fuzz and injection tests with new random examples, ROUNDS times (20)
 	for round in $$(seq $(or $(ROUNDS),20)); do \

@@ -43,6 +43,13 @@ class Training:
     optimizer: str = "adamw"
     precision: str = "fp32"
 
+    def __str__(self) -> str:
+        parts = (
+            "clip" * self.clipping, f"acc{self.accumulation}", self.checkpointing, "tied" * self.tied,
+            "frozen" * self.frozen, self.optimizer, self.precision,
+        )  # fmt: skip
+        return "-".join(part for part in parts if part)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -55,12 +62,7 @@ class Case:
     """Of the delays."""
 
     def __str__(self) -> str:
-        t = self.training
-        parts = (
-            f"w{self.window}", "r" + "".join(map(str, self.resident)), "clip" * t.clipping, f"acc{t.accumulation}",
-            t.checkpointing, "tied" * t.tied, "frozen" * t.frozen, t.optimizer, t.precision, f"seed{self.seed}",
-        )  # fmt: skip
-        return "-".join(part for part in parts if part)
+        return f"w{self.window}-r{''.join(map(str, self.resident))}-{self.training}-seed{self.seed}"
 
 
 PRODUCT: dict[str, tuple[Any, ...]] = {
