@@ -133,12 +133,14 @@ def _drop_syncs(graph: Graph, edits: Edits, delay: Int64s) -> None:
 def _drop_launches(graph: Graph, edits: Edits, dur: Int64s, delay: Int64s) -> None:
     """An event that is gone, or that starts with the one before it, needs no launch and leaves no gap. What it waited
     for holds the next one of its stream, and whoever waits for the stream; where it is gone, that leaves no gap either.
+    One that is joined is not there before its thread has come to it: what that waited for, all later work waits for.
     """
     gone = {row for row, left in edits.device.items() if left == 0}
     if not gone | edits.joined:
         return
     without_launch = _into(graph, gone | edits.joined)
     delay[without_launch & ((graph.edge == Edge.LAUNCH) | (graph.edge == Edge.ANCHOR))] = -1
+    delay[_into(graph, edits.joined - gone) & (graph.edge == Edge.LAUNCH)] = 0
     closed = without_launch & (graph.edge == Edge.STREAM)
     closed |= _into(graph, gone) & ((graph.edge == Edge.WAIT) | (graph.edge == Edge.INFERRED))
     delay[closed] = np.minimum(delay[closed], dur[graph.src[closed]])

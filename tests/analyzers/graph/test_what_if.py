@@ -177,6 +177,24 @@ def test_kernels_that_are_launched_together_need_no_launch_of_their_own(tmp_path
     assert int(known(trace).saved_ns(edits).sum()) == pytest.approx(before.window_ns - fused.window_ns, rel=0.03)
 
 
+def test_what_is_launched_together_still_comes_after_what_its_thread_waited_for(tmp_path: Path) -> None:
+    tiny, late = (
+        (Kernel(2 * US, "tiny"), Think(8 * US, "dispatch")),
+        (Kernel(2 * US, "late"), Think(8 * US, "dispatch")),
+    )
+    # The host waits for the other stream, not for its own, and goes on.
+    around = (Kernel(600 * US, "reduce", 20), *tiny * 5, Sync(20))
+    before = run((*CALIBRATION, *around, *late * 10, Sync()), STEPS)
+    trace = before.read(tmp_path)
+    tid, joined = Facts(trace)[Window].tid, rows(trace, "late")
+    launches = trace.launches.take(trace.device_events.launch[joined])
+    edits = Edits.launched_together(joined) | Edits.without_host(
+        tid, before.at("dispatch") | Intervals.of_table(launches)
+    )
+    fused = run((*CALIBRATION, *around, Kernel(20 * US), Sync()), STEPS)
+    assert int(known(trace).saved_ns(edits).sum()) == pytest.approx(before.window_ns - fused.window_ns, rel=0.1)
+
+
 LENGTHS = st.integers(1, 400).map(lambda us: us * US)
 LATE = st.integers(0, 3 * US)
 THINKS = st.builds(Think, LENGTHS, st.sampled_from(["", "think"]))
