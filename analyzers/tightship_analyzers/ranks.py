@@ -60,7 +60,6 @@ def _told(known: _Shared[Source], ranks: int) -> Finding:
         return known.worst
     seen = sorted(set(known.seen))
     numbers = ", ".join(map(str, seen)) if len(seen) <= 16 else f"{seen[0]} … {seen[-1]}"
-    text = (
-        f"Seen on {len(known.seen)} of {ranks} ranks ({numbers}); shown is the one that loses most, {known.rank.rank}"
-    )
+    where = f"shown is rank {known.rank.rank}, where the fix saves most"
+    text = f"Seen on {len(known.seen)} of {ranks} ranks ({numbers}); {where}"
     return replace(known.worst, evidence=[*known.worst.evidence, fact(text, len(known.seen), "ranks")])

@@ -108,6 +108,8 @@ def print_roofline(console: Console, result: OfflineResult) -> None:
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
     console.print(Text(f"Against the roof of {roof['device']}{whose}", style="bold"))
     used = f"{format_frac(roof['mfu_frac'])} of peak FLOPs were used; the work of {known} of kernel time is known."
+    if (steps := one.verdict.summary["steps"]) > 1:
+        used += f" Times are of all {steps} steps together."
     console.print(Text(used, style="dim"), soft_wrap=True)
     table = _grid(("KERNELS", "TIME", "ACHIEVED", "ATTAINABLE", "OF THE ROOF", "MEMORY-BOUND"), left=(0,))
     for row in [row for row in roof["families"] if row["device_ns"] >= LEAST_FAMILY_FRAC * roof["known_ns"]]:

@@ -63,10 +63,13 @@ def headline(result: OfflineResult) -> str:
 
 
 def _clause(one: OfflineRank, part: str) -> str:
-    if part == Bucket.HOST:
+    if part in (Bucket.HOST, Bucket.UNEXPLAINED):
         by_cause = {row["cause"]: 0 for row in one.figures["window_idle_causes"] or []}
         for row in one.figures["window_idle_causes"] or []:
             by_cause[row["cause"]] += row["ns"]
+        if part == Bucket.UNEXPLAINED:
+            outside = by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0)
+            return "has not begun its work or is done with it" if outside else CLAUSE[part]
         cause = max((*HOST_CLAUSE, Cause.HOST_DISPATCH.word), key=lambda word: by_cause.get(word, 0))
         return HOST_CLAUSE.get(cause, CLAUSE[Bucket.HOST])
     return CLAUSE.get(part, f"is in {part.replace('_', ' ')}")
@@ -156,12 +159,11 @@ def idle_rows(one: OfflineRank) -> list[tuple[str, str, int]]:
 
 
 def saving_words(finding: Finding) -> str:
-    """What a finding saves: `up to` its high end where it may save nothing, else its value between low and high."""
+    """What a finding saves: its value between low and high; `up to` where it may be nothing and is at most that."""
     saving, method = finding.saving, finding.saving.method.value
     per, whole = (" a step", "it") if finding.unit == SavingUnit.STEP else ("", f"the {finding.unit.whole}")
-    if not saving.low:
-        share = finding.share_frac * saving.high / saving.value if saving.value else 0.0
-        return f"up to {format_ns(saving.high)}{per} ({method}), {format_frac(share)} of {whole}"
+    if not saving.low and saving.value == saving.high:
+        return f"up to {format_ns(saving.high)}{per} ({method}), {format_frac(finding.share_frac)} of {whole}"
     between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "
     return f"{format_ns(saving.value)}{per} ({between}{method}), {format_frac(finding.share_frac)} of {whole}"
 
@@ -177,7 +179,7 @@ def together_words(result: OfflineResult) -> str | None:
         return None
     worst = max(result.ranks, key=lambda one: float(one.verdict.summary["joint_saving_frac"]))
     most = format_frac(worst.verdict.summary["joint_saving_frac"])
-    return f"All of them together: at most {most} of the {whole_of(worst)} (what overlaps counts once)."
+    return f"All of them together: {most} of the {whole_of(worst)} (what overlaps counts once)."
 
 
 def steps_words(result: OfflineResult) -> str:

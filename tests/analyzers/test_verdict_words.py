@@ -144,7 +144,9 @@ def finding(rule: str, *, value: int, low: int, high: int) -> Finding:
 
 def test_a_saving_that_may_be_nothing_is_not_told_by_its_upper_end() -> None:
     may = finding("a", value=300_000_000, low=0, high=400_000_000)
-    assert saving_words(may) == "up to 400 ms a step (bound), 40.0 % of it"
+    assert saving_words(may) == "300 ms a step (0 ns to 400 ms, bound), 30.0 % of it"
+    most = finding("d", value=400_000_000, low=0, high=400_000_000)
+    assert saving_words(most) == "up to 400 ms a step (bound), 40.0 % of it"
     sure = finding("b", value=200_000_000, low=180_000_000, high=220_000_000)
     assert saving_words(sure) == "200 ms a step (180 ms to 220 ms, bound), 20.0 % of it"
     exact = finding("c", value=200_000_000, low=200_000_000, high=200_000_000)

@@ -302,3 +302,23 @@ class TestRows:
         found = Facts(Planted().read(tmp_path))[IdleCauses]
         with pytest.raises(IndexError):
             found.of_step(1)
+
+
+@pytest.mark.parametrize(
+    ("stream", "launched_ns", "cause"),
+    [
+        (7, 150_000, Cause.DEVICE_DEPENDENCY),  # what comes later in the stream was launched before the gap
+        (7, 250_000, Cause.HOST_DISPATCH),  # nobody knows, and the gap is long
+        (20, 150_000, Cause.HOST_DISPATCH),  # another stream says nothing
+    ],
+)
+def test_work_without_its_launch_was_launched_before_what_follows_it(
+    tmp_path: Path, stream: int, launched_ns: int, cause: Cause
+) -> None:
+    made = DeviceTrace()
+    made.step(1, 0, STEP_NS)
+    made.pair((1_000, 2_000), (5_000, GAP[0]))
+    made.on_device(GAP[1], 800_000, name="unlinked")
+    made.pair((launched_ns, launched_ns + 1_000), (800_000, STEP_NS - 1000), stream=stream)
+    found = Facts(made.read(tmp_path))[IdleCauses].window
+    assert cause_at(found, *GAP) == {cause: GAP[1] - GAP[0]}

@@ -17,6 +17,7 @@ Source: HolisticTraceAnalysis, `consecutive_kernel_delay`, which draws the line 
 USUAL_LATENCY_NS = 10_000
 """From the begin of a launch call to the start of its kernel on an empty device, where a trace holds too few cases to
 tell. Source: 5 to 10 µs in the traces of A100, H100, B200 and MI300X that are our references."""
+NEVER = np.iinfo(np.int64).max
 MIN_CASES = 10
 FAST_PERCENT = 25
 """Of the cases in which the device was empty when the call began, those that started fastest met nothing else."""
@@ -32,8 +33,9 @@ class Waits:
     what it waited for happened on the device (the start of a dependent kernel, an event of another stream, another
     device). If the host came late, but the work started only LATE_START_NS after E, then from E on the device waited.
 
-    Work whose launch the trace does not hold is taken for queued when the gap is short, else for the host's: as a rule
-    that is work of a captured graph, whose kernels follow one another closely.
+    Work whose launch the trace does not hold was launched before what follows it in its stream. If that was launched
+    before the device ran dry, it was queued in time. Other such work is taken for queued when the gap is short, else
+    for the host's: as a rule that is work of a captured graph, whose kernels follow one another closely.
     """
 
     start_ns: Int64s
@@ -67,7 +69,8 @@ class Waits:
         latency_ns = _latency(started - began, known & (began > start) & (began < end) & (started == end))
         came_late = known & ((began > start) | (started - began <= latency_ns))
         held_back = came_late & (started - returned > LATE_START_NS)
-        is_host = came_late | (~known & blame_host & ((event < 0) | (end - start >= LATE_START_NS)))
+        queued = ~known & (event >= 0) & (np.append(_launched_by(events, launches), NEVER)[event] <= start)
+        is_host = came_late | (~known & ~queued & blame_host & ((event < 0) | (end - start >= LATE_START_NS)))
         until = np.where(is_host, np.where(held_back, np.clip(returned, start, end), end), start)
         return cls(
             start_ns=start,
@@ -106,6 +109,21 @@ class Waits:
     def device(self) -> Intervals:
         """The device's parts."""
         return Intervals.of(self.host_until_ns, self.end_ns)
+
+
+def _launched_by(events: DeviceEvents, launches: Launches) -> Int64s:
+    """(events,) when each had been launched at the latest: the begin of the call that launched it, or the next one of
+    its stream whose call is known; NEVER where none is."""
+    began = np.where(events.launch >= 0, np.append(launches.start_ns, 0)[events.launch], NEVER)
+    order = np.lexsort((events.start_ns, events.stream, events.device))
+    last = np.ones(len(order), dtype=np.bool_)
+    last[:-1] = (np.diff(events.stream[order]) != 0) | (np.diff(events.device[order]) != 0)
+    # From the back, the nearest known call; a stream's last event shuts off those of the streams after it.
+    backwards, told = order[::-1], (events.launch[order[::-1]] >= 0) | last[::-1]
+    nearest = np.maximum.accumulate(np.where(told, np.arange(len(order)), 0))
+    latest = np.empty(len(order), dtype=np.int64)
+    latest[backwards] = began[backwards[nearest]]
+    return latest
 
 
 def _latency(ns: Int64s, is_case: Bools) -> int:
