@@ -230,6 +230,8 @@ def roofline_section(result: OfflineResult) -> list[Markup]:
         f"Of the window's peak FLOPs on {roof['device']}{whose} {format_frac(roof['mfu_frac'])} were used. "
         f"Work is known of {known} of kernel time; attainable is what memory and arithmetic allow for it."
     )
+    if (steps := one.verdict.summary["steps"]) > 1:
+        said += f" Times are of all {steps} steps together."
     parts = [
         element("p", said),
         table(("kernels", "count", "time", "achieved", "attainable", "of the roof"), rows, caption="Roofline"),
