@@ -178,8 +178,8 @@ def together_words(result: OfflineResult) -> str | None:
     if len(result.findings) < 2:
         return None
     worst = max(result.ranks, key=lambda one: float(one.verdict.summary["joint_saving_frac"]))
-    most = format_frac(worst.verdict.summary["joint_saving_frac"])
-    return f"All of them together: {most} of the {whole_of(worst)} (what overlaps counts once)."
+    share = format_frac(worst.verdict.summary["joint_saving_frac"])
+    return f"All of them together: {share} of the {whole_of(worst)} (what overlaps counts once)."
 
 
 def steps_words(result: OfflineResult) -> str:

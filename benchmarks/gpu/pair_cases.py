@@ -108,11 +108,13 @@ def copied(*, pinned: bool, non_blocking: bool) -> Make:
     return make
 
 
-def blockwise(between: Callable[[Tensor], Tensor], *, width: int = 1024, layers: int = 8, rows: int = 512) -> Make:
+def blockwise(
+    between: Callable[[Tensor], Tensor], *, layers: int = 8, rows: int = 512, dtype: torch.dtype = torch.float32
+) -> Make:
     """Layers with something between them; forward only."""
 
     def make(device: str) -> Step:
-        model, batches = network(device, width, layers), on(device, rows, width)
+        model, batches = network(device, layers=layers, dtype=dtype), on(device, rows, 1024, dtype=dtype)
 
         def step() -> None:
             x = next(batches)
@@ -123,6 +125,10 @@ def blockwise(between: Callable[[Tensor], Tensor], *, width: int = 1024, layers:
         return step
 
     return make
+
+
+def halves(between: Callable[[Tensor], Tensor]) -> Make:
+    return blockwise(between, layers=4, rows=16_384, dtype=torch.bfloat16)
 
 
 def read(x: Tensor) -> Tensor:
@@ -234,21 +240,6 @@ def images(*, bias: bool = False, channels_last: bool = True) -> Make:
     return make
 
 
-def cast(between: Callable[[Tensor], Tensor]) -> Make:
-    def make(device: str) -> Step:
-        model, batches = network(device, dtype=torch.bfloat16), on(device, 16_384, 1024, dtype=torch.bfloat16)
-
-        def step() -> None:
-            x = next(batches)
-            with torch.no_grad():
-                for layer in model:
-                    x = between(layer(x))
-
-        return step
-
-    return make
-
-
 def saved(*, every_step: bool) -> Make:
     def make(device: str) -> Step:
         model = network(device)
@@ -333,7 +324,7 @@ PAIRS = (
         before=lambda device: plain(device, set_to_none=False),
         after=plain,
     ),
-    Pair(rule="dtype-ping-pong", before=cast(lambda x: x.float().bfloat16()), after=cast(lambda x: x)),
+    Pair(rule="dtype-ping-pong", before=halves(lambda x: x.float().bfloat16()), after=halves(lambda x: x)),
     Pair(rule="layout-ping-pong", before=images(channels_last=False), after=images()),
     Pair(rule="launch-bound", before=small(graphed=False), after=small(graphed=True)),
     Pair(rule="small-kernel-swarm", before=swarm(fused=False), after=swarm(fused=True)),
