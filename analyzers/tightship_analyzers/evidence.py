@@ -103,7 +103,7 @@ def _lanes(facts: Facts) -> list[tuple[str, list[Any]]]:
         # On a CPU the operators are the device timeline; those in the loader or in a save are not part of it.
         top = facts[OpTree].top
         busy = facts[DeviceBusy].spans
-        device = [top.take(busy.overlap_ns(top.start_ns, top.end_ns) > 0)]
+        device = [top.take(busy.meets(top.start_ns, top.end_ns))]
     return [
         ("device", device),
         ("host", [marks, ops, launches]),

@@ -69,6 +69,7 @@ def test_overlap_of_each_row(pairs: list[tuple[int, int]], rows: list[tuple[int,
     ends = np.array([end for _, end in rows], dtype=np.int64)
     expected = [len(points(pairs) & set(range(start, end))) for start, end in rows]
     assert made(pairs).overlap_ns(starts, ends).tolist() == expected
+    assert made(pairs).meets(starts, ends).tolist() == [shared > 0 for shared in expected]
 
 
 @given(PAIRS, st.lists(st.tuples(st.sampled_from(["input", "sync", "unexplained"]), PAIRS), max_size=5))

@@ -42,6 +42,11 @@ def test_times_as_anybody_might_write_them(tokens: list[str]) -> None:
     assert nanoseconds([msgspec.Raw(token.encode()) for token in tokens]).tolist() == list(map(expected, tokens))
 
 
+@given(st.lists(WHOLE | st.integers(-(2**70), 2**70), min_size=1))
+def test_integers_of_microseconds_are_read_as_their_text(times: list[int]) -> None:
+    assert nanoseconds(times).tolist() == [expected(str(time)) for time in times]
+
+
 def test_a_float_would_have_lost_the_nanoseconds() -> None:
     token = "1712195495519689.047"
     assert nanoseconds([msgspec.Raw(token.encode())]).tolist() == [1712195495519689047]
@@ -49,7 +54,8 @@ def test_a_float_would_have_lost_the_nanoseconds() -> None:
 
 
 def test_ids() -> None:
-    assert integers([1, "2", "0x10", None, "x", 2**63, True]).tolist() == [1, 2, 16, MISSING, MISSING, MISSING, MISSING]
+    assert integers([1, "2", "007", "0x10", None, "x", 2**63, True]).tolist() == [1, 2, 7, 16, *[MISSING] * 4]
+    assert integers(["2", "007"]).tolist() == [2, 7]
     assert integers([]).tolist() == []
 
 

@@ -14,9 +14,9 @@ from trace_files import Written
 
 from tightship_analyzers import trace
 from tightship_analyzers.trace.blocks import TextSource
-from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.columns import EventKind, Evidence
 from tightship_analyzers.trace.cutter import Cutter
-from tightship_analyzers.trace.kineto_events import Event
+from tightship_analyzers.trace.kineto_kinds import Event
 
 BASE = trace_files.BASE_NS + 4_313_986_415_000_000
 
@@ -36,27 +36,25 @@ def test_every_cell(written: Written) -> None:
     ]
     assert tables["annotations"] == [(BASE, BASE + 900_500, "ProfilerStep#1", host, 1)]
     assert tables["launches"] == [(BASE + 20_001, BASE + 30_000, "cudaLaunchKernel", host, 41, 2)]
-    copy = "Memcpy HtoD (Pageable -> Device)"
+    copy, reduce = "Memcpy HtoD (Pageable -> Device)", "ncclDevKernel_AllReduce"
     assert tables["device_events"] == [
-        (BASE + 40_007, BASE + 140_010, "void mm<Ä>(…)", 0, 7, 41, 2, EventKind.KERNEL, -1, -1, 24, 0),
-        (BASE + 200_500, BASE + 203_750, copy, 0, 7, 42, -1, EventKind.COPY, 4096, 3251, -1, -1),
-        (BASE + 210_000, BASE + 211_000, "Memset (Device)", 0, 20, -1, -1, EventKind.SET, 128, -1, -1, -1),
+        (BASE + 40_007, BASE + 140_010, "void mm<Ä>(…)", 0, 7, 41, 2, EventKind.KERNEL, Evidence.NONE, -1, -1, 24, 0),
+        (BASE + 200_500, BASE + 203_750, copy, 0, 7, 42, -1, EventKind.COPY, Evidence.NONE, 4096, 3251, -1, -1),
         (
-            BASE + 220_000,
-            BASE + 225_000,
-            "ncclDevKernel_AllReduce",
+            BASE + 210_000,
+            BASE + 211_000,
+            "Memset (Device)",
             0,
             20,
-            43,
-            -1,
-            EventKind.COLLECTIVE,
             -1,
             -1,
-            -1,
-            -1,
+            EventKind.SET,
+            Evidence.NONE,
+            128,
+            *[-1] * 3,
         ),
+        (BASE + 220_000, BASE + 225_000, reduce, 0, 20, 43, -1, EventKind.COLLECTIVE, Evidence.ARGUMENTS, *[-1] * 4),
     ]
-    assert tables["collectives"] == [(BASE + 220_000, BASE + 225_000, "allreduce", 3, True, 3, "0", 2, "Float", 64, 64)]
     assert tables["frames"] == [
         (BASE + 1, BASE + 900_002, "train.py(3): <module>", host, 1, -1),
         (BASE + 5_000, BASE + 85_000, "nn.Module: Linear_0", host, 2, 1),

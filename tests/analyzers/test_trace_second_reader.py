@@ -78,6 +78,7 @@ def by_one(source: Path, limits: Limits = ALWAYS) -> tuple[EventColumns, Cutter]
 
 def content(columns: EventColumns) -> list[object]:
     """Every cell, with its text where it is a number of one."""
+    columns.add_waiting()
     names, threads, shapes = list(columns.names), list(columns.threads), list(columns.shapes)
     texts = {"name": names, "group": names, "dtype": names, "tid": threads, "shapes": shapes}
     found: list[object] = [columns.events, dict(columns.unknown), columns.process_names, columns.thread_names]

@@ -8,8 +8,7 @@ from enum import IntEnum, StrEnum
 
 import numpy as np
 
-from tightship_analyzers.trace.columns import EventKind, Int8s
-from tightship_analyzers.trace.communication import launched_by_collectives
+from tightship_analyzers.trace.columns import EventKind, Evidence, Int8s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 
@@ -38,19 +37,6 @@ class Scheme(StrEnum):
     """Our recognition."""
     PATTERNS = "patterns"
     """The name patterns of HolisticTraceAnalysis."""
-
-
-class Evidence(IntEnum):
-    """Why an event counts as communication; the strongest that there is."""
-
-    NONE = 0
-    """It does not."""
-    NAME = 1
-    """Its name is on our list; the trace says nothing more, so it is inferred."""
-    LINK = 2
-    """An operator that the trace calls a collective launched it itself."""
-    ARGUMENTS = 3
-    """It carries the arguments of a collective."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,20 +68,10 @@ class KernelClasses:
 def kernel_classes(trace: Trace) -> KernelClasses:
     """Class the device events of a trace; empty columns where it has none."""
     events = trace.device_events
-    told = np.zeros(len(events), dtype=np.bool_)
-    told[trace.collectives.row[trace.collectives.on_device]] = True
-    told_ops = np.zeros(len(trace.host_ops), dtype=np.bool_)
-    told_ops[trace.collectives.row[~trace.collectives.on_device]] = True
-    linked = launched_by_collectives(trace.names, trace.host_ops, told_ops, trace.launches, events)
-    collective = events.kind == EventKind.COLLECTIVE
     recognised = np.full(len(events), KernelClass.COMPUTE, dtype=np.int8)
     recognised[(events.kind == EventKind.COPY) | (events.kind == EventKind.SET)] = KernelClass.MEMORY
-    recognised[collective] = KernelClass.COMMUNICATION
-    evidence = np.full(len(events), Evidence.NONE, dtype=np.int8)
-    evidence[collective] = Evidence.NAME
-    evidence[collective & linked] = Evidence.LINK
-    evidence[told] = Evidence.ARGUMENTS
-    return KernelClasses(recognised=recognised, patterns=_by_patterns(trace), evidence=evidence)
+    recognised[events.kind == EventKind.COLLECTIVE] = KernelClass.COMMUNICATION
+    return KernelClasses(recognised=recognised, patterns=_by_patterns(trace), evidence=events.evidence)
 
 
 def class_time(trace: Trace, scheme: Scheme, classes: KernelClasses | None = None) -> dict[KernelClass, Intervals]:

@@ -11,6 +11,8 @@ from tightship_analyzers.breakdown.device_events import NO_DEVICE_EVENTS
 from tightship_analyzers.breakdown.duration_stats import DurationStats, grouped
 from tightship_analyzers.breakdown.kernel_classes import KernelClass, KernelClasses, Scheme, class_time, kernel_classes
 from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.trace.columns import Int64s
+from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 
 TYPES_RUNNING = tuple(types for size in range(1, len(KernelClass) + 1) for types in combinations(KernelClass, size))
@@ -47,22 +49,28 @@ def kernel_types(
     if not len(trace.device_events):
         return NO_DEVICE_EVENTS
     classes = classes or kernel_classes(trace)
-    time = class_time(trace, scheme, classes)
-    running = {}
-    for types in TYPES_RUNNING:
-        together = time[types[0]]
-        for kind in KernelClass:
-            if kind in types:
-                together = together & time[kind]
-            else:
-                together = together - time[kind]
-        running[types] = together.measure_ns
+    running = _running_ns(class_time(trace, scheme, classes))
     stats = grouped(trace.device_events.dur_ns, classes.by(scheme))
     return KernelTypes(
-        running_ns=running,
+        running_ns={types: running[sum(1 << kind for kind in types)] for types in TYPES_RUNNING},
         duration={KernelClass(kind): stats[kind] for kind in sorted(stats)},
         inferred=classes.inferred if scheme is Scheme.RECOGNISED else 0,
     )
+
+
+def _running_ns(time: dict[KernelClass, Intervals]) -> list[int]:
+    """How long exactly the classes of each set ran; a set is the sum of its classes' bits."""
+    edges_ns: list[Int64s] = []
+    changes: list[Int64s] = []
+    for kind, part in time.items():
+        edges_ns += [part.start_ns, part.end_ns]
+        changes += [np.full(len(part), 1 << kind), np.full(len(part), -(1 << kind))]
+    at_ns, change = np.concatenate(edges_ns), np.concatenate(changes)
+    order = np.argsort(at_ns, kind="stable")
+    running = np.cumsum(change[order])[:-1]
+    # Floats add whole nanoseconds exactly up to 104 days.
+    sums = np.bincount(running, weights=np.diff(at_ns[order]), minlength=1 << len(time))
+    return [int(total) for total in sums]
 
 
 def kernel_names(

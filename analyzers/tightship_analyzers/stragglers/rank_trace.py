@@ -21,6 +21,7 @@ from tightship_analyzers.trace.columns import (
     Collectives,
     DeviceEvents,
     EventKind,
+    Evidence,
     Frames,
     HostOps,
     Launches,
@@ -115,6 +116,7 @@ def rank_trace(table: OpTable, rank: int) -> Trace:
                 device=_all(events, 0),
                 stream=np.where(shared, 1 + kind, COMPUTE_STREAM),
                 kind=np.where(shared, EventKind.COLLECTIVE, EventKind.KERNEL).astype(np.int8),
+                evidence=np.where(shared, Evidence.ARGUMENTS, Evidence.NONE).astype(np.int8),
             )
         ),
         syncs=Syncs(**blank_columns(Syncs)),

@@ -13,6 +13,7 @@ from tightship_analyzers.trace.columns import (
     Collectives,
     DeviceEvents,
     EventKind,
+    Evidence,
     Frames,
     HostOps,
     Int64s,
@@ -27,8 +28,9 @@ from tightship_analyzers.trace.columns import (
 from tightship_analyzers.trace.communication import is_communication, launched_by_collectives
 from tightship_analyzers.trace.coverage import coverage
 from tightship_analyzers.trace.gathering import Array, Gathered
-from tightship_analyzers.trace.joins import in_order, launch_rows, new_rows
-from tightship_analyzers.trace.kineto_columns import (
+from tightship_analyzers.trace.joins import in_order, launch_rows, new_rows, order_of
+from tightship_analyzers.trace.kineto_columns import EventColumns
+from tightship_analyzers.trace.kineto_kinds import (
     ANNOTATIONS,
     COPIES,
     DEVICE_ANNOTATIONS,
@@ -39,7 +41,6 @@ from tightship_analyzers.trace.kineto_columns import (
     OVERHEADS,
     SETS,
     SYNCS,
-    EventColumns,
 )
 from tightship_analyzers.trace.limits import Limits
 from tightship_analyzers.trace.model import Shapes, Thread, Trace
@@ -96,7 +97,9 @@ class Assembler:
         is_told = np.zeros(len(host_ops), dtype=np.bool_)
         is_told[collectives.row[~collectives.on_device]] = True
         linked = launched_by_collectives(names, host_ops, is_told, launches, device_events)
-        device_events.kind[linked & (device_events.kind == EventKind.KERNEL)] = EventKind.COLLECTIVE
+        moves = (device_events.kind == EventKind.COPY) | (device_events.kind == EventKind.SET)
+        _mark(device_events, linked & ~moves, Evidence.LINK)
+        _mark(device_events, collectives.row[collectives.on_device], Evidence.ARGUMENTS)
         distributed = members.get("distributedInfo")
         distributed = distributed if isinstance(distributed, dict) else {}
         filled = [table for table in every if len(table)]
@@ -145,7 +148,7 @@ class Assembler:
             [np.empty(0, dtype=np.int64), *(part for table in self._columns.tables for part in table.parts("start_ns"))]
         )
         starts = starts[starts != INVALID]
-        middle = int(np.median(starts, overwrite_input=True)) if len(starts) else 0
+        middle = int(np.partition(starts, len(starts) // 2)[len(starts) // 2]) if len(starts) else 0
         base = self._members.get("baseTimeNanoseconds")
         if base is not None:
             base_ns = integer(base)
@@ -174,17 +177,21 @@ class Assembler:
         start_ns = gathered.column("start_ns")
         dur_ns = gathered.column("dur_ns")
         rows = np.flatnonzero(self._plausible(start_ns, dur_ns))
-        start_ns, dur_ns = start_ns[rows], dur_ns[rows]
+        as_gathered = len(rows) == len(start_ns)
+        if not as_gathered:
+            start_ns, dur_ns = start_ns[rows], dur_ns[rows]
         if len(rows) and not in_order(start_ns, dur_ns):
-            order = np.lexsort((-dur_ns, start_ns))
+            as_gathered = False
+            order = order_of(start_ns, dur_ns)
             rows, start_ns, dur_ns = rows[order], start_ns[order], dur_ns[order]
         start_ns = start_ns + self._base_ns
         columns: Columns = {} if gathered.rows else blank_columns(into)
         columns |= {"start_ns": start_ns, "end_ns": start_ns + dur_ns}
         for name in gathered.columns():
-            columns[name] = gathered.column(name)[rows]
+            values = gathered.column(name)
+            columns[name] = values if as_gathered else values[rows]
         for name, values in extra.items():
-            columns[name] = values[rows]
+            columns[name] = values if as_gathered else values[rows]
         return columns, rows
 
     # -- the tables --------------------------------------------------------------------------------------------
@@ -203,16 +210,17 @@ class Assembler:
             kinds.append(np.full(gathered.rows, kind, dtype=np.int8))
             merged.take_over(gathered)
         columns, rows = self._table(DeviceEvents, merged, kind=np.concatenate(kinds))
-        columns.pop("launch", None)
         columns["device"] = np.clip(columns["device"], -1, 2**31 - 1).astype(np.int32)
         names = [str(name) for name in self._columns.names]
         communicates = np.array([is_communication(name) for name in names] or [False])
         moves = np.array([name.startswith(("dma_", "Memcpy", "hipMemcpy")) for name in names] or [False])
         kernels = columns["kind"] == EventKind.KERNEL
-        columns["kind"][kernels & communicates[columns["name"]]] = EventKind.COLLECTIVE
         columns["kind"][kernels & moves[columns["name"]]] = EventKind.COPY
-        launch = launch_rows(launches, columns["correlation"], columns["start_ns"])
-        return DeviceEvents(launch=launch, **columns), rows
+        columns["launch"] = launch_rows(launches, columns["correlation"], columns["start_ns"])
+        columns["evidence"] = np.full(len(rows), Evidence.NONE, dtype=np.int8)
+        events = DeviceEvents(**columns)
+        _mark(events, kernels & ~moves[events.name] & communicates[events.name], Evidence.NAME)
+        return events, rows
 
     def _syncs(self, gathered: Gathered) -> Syncs:
         columns, _ = self._table(Syncs, gathered)
@@ -256,7 +264,6 @@ class Assembler:
         # An event that was dropped takes its collective along.
         kept = np.flatnonzero(row >= 0)
         row, on_device = row[kept], on_device[kept]
-        device_events.kind[row[on_device]] = EventKind.COLLECTIVE
         start_ns, end_ns = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
         for table, mask in ((device_events, on_device), (host_ops, ~on_device)):
             start_ns[mask], end_ns[mask] = table.start_ns[row[mask]], table.end_ns[row[mask]]
@@ -302,6 +309,11 @@ class Assembler:
             self.warnings.append(f"left out: {plural(count, 'event')} of unknown category {category!r}")
         if columns.full:
             self.warnings.append("more distinct names, shapes or threads than the limits allow; the rest share one")
+
+
+def _mark(events: DeviceEvents, rows: Array, evidence: Evidence) -> None:
+    """These rows are collectives, and why."""
+    events.kind[rows], events.evidence[rows] = EventKind.COLLECTIVE, evidence
 
 
 def _count(value: object) -> int | None:

@@ -24,6 +24,19 @@ class EventKind(IntEnum):
     COLLECTIVE = 3
 
 
+class Evidence(IntEnum):
+    """Why a device event counts as a collective; the strongest that there is."""
+
+    NONE = 0
+    """It does not."""
+    NAME = 1
+    """Its name is on our list; the trace says nothing more, so it is inferred."""
+    LINK = 2
+    """An operator that the trace calls a collective launched it itself."""
+    ARGUMENTS = 3
+    """It carries the arguments of a collective."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Rows in order of start; of two that start together the longer one (the enclosing one) comes first.
@@ -120,6 +133,8 @@ class DeviceEvents(Table):
     external_id: Int64s
     kind: Int8s
     """An `EventKind`."""
+    evidence: Int8s
+    """An `Evidence`, of a collective."""
     bytes: Int64s
     """Of a copy or set; -1 where not recorded."""
     transfer_ns: Int64s

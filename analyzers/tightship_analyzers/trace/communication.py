@@ -72,7 +72,7 @@ def launched_by_collectives(
         around = Intervals.of(ops.start_ns[mine], ops.end_ns[mine])
         calls = np.flatnonzero(launches.tid == tid)
         calls = calls[around.contains(launches.start_ns[calls])]
-        own = own[around.overlap_ns(ops.start_ns[own], ops.end_ns[own]) > 0]
+        own = own[around.meets(ops.start_ns[own], ops.end_ns[own])]
         innermost = OpenRows.of(ops.start_ns[own], ops.end_ns[own]).at(launches.start_ns[calls])
         by_launch[calls] = (innermost >= 0) & is_collective[own[innermost]]
     known = ops.external_id[is_collective]

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.kineto_events import (
-    Event,
     Undecodable,
     decode,
     decode_last,
@@ -20,6 +19,7 @@ from tightship_analyzers.trace.kineto_events import (
     decode_repaired,
     split_broken,
 )
+from tightship_analyzers.trace.kineto_kinds import Event
 from tightship_analyzers.trace.limits import Limits, TraceError
 from tightship_analyzers.trace.structure import BETWEEN_EVENTS, SPACE, element_ends, separator
 from tightship_platform.units import format_bytes, plural

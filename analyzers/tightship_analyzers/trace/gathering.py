@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -46,7 +45,7 @@ class Interned(dict[Key, int]):
 
     def numbers(self, keys: Iterable[Key]) -> Array:
         """The number of each key."""
-        return int32s(list(map(self.__getitem__, keys)))
+        return np.fromiter(map(self.__getitem__, keys), dtype=np.int32)
 
 
 Array = np.ndarray[Any, Any]
@@ -55,7 +54,7 @@ Array = np.ndarray[Any, Any]
 
 def int32s(values: list[int]) -> Array:
     """Small integers as a column."""
-    return np.frombuffer(struct.pack(f"{len(values)}i", *values), dtype=np.int32)
+    return np.fromiter(values, dtype=np.int32, count=len(values))
 
 
 SETTLED_ROWS = 2**16

@@ -113,6 +113,12 @@ class Intervals:
         inside[inside] = np.asarray(at_ns)[inside] < self.end_ns[row[inside]]
         return inside
 
+    def meets(self, start_ns: Int64s, end_ns: Int64s) -> Bools:
+        """For each interval [start, end), which may overlap one another: does it share time with the set?"""
+        following = np.searchsorted(self.end_ns, start_ns, side="right")
+        begins = np.append(self.start_ns, np.iinfo(np.int64).max)[following]
+        return np.asarray(begins < end_ns) & (start_ns < end_ns)
+
     def covered_before(self, at_ns: Int64s) -> Int64s:
         """For each moment: how much of the set lies before it."""
         upto = np.append(0, np.cumsum(self.end_ns - self.start_ns))

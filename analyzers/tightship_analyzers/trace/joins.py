@@ -13,6 +13,19 @@ def in_order(start_ns: Int64s, dur_ns: Int64s) -> bool:
     return bool(((step > 0) | ((step == 0) & (np.diff(dur_ns) <= 0))).all())
 
 
+def order_of(start_ns: Int64s, dur_ns: Int64s) -> Int64s:
+    """The rows in that order; of rows that are alike the first one first."""
+    # Events come thread by thread, so their starts are a few ascending runs: sorted by themselves, that is soon done.
+    order = np.argsort(start_ns, kind="stable")
+    same = np.diff(start_ns[order]) == 0
+    together = np.zeros(len(order), dtype=np.bool_)
+    together[1:] |= same
+    together[:-1] |= same
+    rows = order[together]
+    order[together] = rows[np.lexsort((-dur_ns[rows], start_ns[rows]))]
+    return order
+
+
 def new_rows(rows: Int64s, old: Int64s) -> Int64s:
     """Where the gathered rows `old` ended up, given the gathered row of each final one; -1 where dropped."""
     size = max(int(rows.max(initial=-1)), int(old.max(initial=-1))) + 1

@@ -12,82 +12,70 @@ import numpy as np
 from msgspec import UNSET
 
 from tightship_analyzers.trace.gathering import Array, Gathered, Interned, int32s
-from tightship_analyzers.trace.kineto_events import (
+from tightship_analyzers.trace.kineto_kinds import (
+    ANNOTATIONS,
+    COPIES,
+    DEVICE_ANNOTATIONS,
+    FORWARD_BACKWARD,
+    FRAMES,
+    HOST_OPS,
+    KERNELS,
+    LAUNCHES,
+    NOTHING,
+    SETS,
+    SYNCS,
+    TABLE_OF_KIND,
+    Allocation,
     Args,
-    Complete,
+    ArrowHead,
+    ArrowTail,
+    AutogradArrow,
     Event,
-    FlowEnd,
-    FlowStart,
-    Instant,
     Label,
     Number,
+    Uncategorised,
 )
 from tightship_analyzers.trace.limits import Limits
 from tightship_analyzers.trace.names import clean
 from tightship_analyzers.trace.numbers import MISSING, bandwidth, integers, nanoseconds
 
-HOST_OPS, ANNOTATIONS, DEVICE_ANNOTATIONS, FRAMES, LAUNCHES, KERNELS, COPIES, SETS, SYNCS, OVERHEADS, NOTHING = range(
-    11
-)
-
-TABLE_OF = {
-    "cpu_op": HOST_OPS,
-    "user_annotation": ANNOTATIONS,
-    "gpu_user_annotation": DEVICE_ANNOTATIONS,
-    "python_function": FRAMES,
-    "cuda_runtime": LAUNCHES,
-    "cuda_driver": LAUNCHES,
-    "mtia_runtime": LAUNCHES,
-    "glow_runtime": LAUNCHES,
-    "xpu_runtime": LAUNCHES,
-    "xpu_driver": LAUNCHES,
-    "privateuse1_runtime": LAUNCHES,
-    "privateuse1_driver": LAUNCHES,
-    "kernel": KERNELS,
-    "concurrent_kernel": KERNELS,
-    "mtia_ccp_events": KERNELS,
-    "hpu_op": KERNELS,
-    "gpu_memcpy": COPIES,
-    "gpu_memset": SETS,
-    "cuda_sync": SYNCS,
-    "cuda_event": SYNCS,
-    "overhead": OVERHEADS,
-    "Trace": NOTHING,
-    "mtia_counters": NOTHING,
-    "mtia_insight": NOTHING,
-    "cuda_profiler_range": NOTHING,
-    "gpu_pm_counter": NOTHING,
-    "collective_comm": NOTHING,
-    # The oldest exporters.
-    "Operator": HOST_OPS,
-    "Runtime": LAUNCHES,
-    "Kernel": KERNELS,
-    "Memcpy": COPIES,
-    "Memset": SETS,
-}
-"""Kineto's categories (ActivityType.cpp) and the table that each goes to."""
-
-LAUNCH_FLOWS = frozenset(("ac2g", "async_cpu_to_gpu", "async_gpu", "critical_path"))
-"""Arrows that say what the correlation says already, or that other analysers drew."""
-
-
 MOST_GRIDS = 100_000
 """Distinct grids that are remembered; a program has some hundreds."""
 
 
-class _Groups(dict[str, Callable[[Event], None]]):
-    """category → `append` of the list of its events."""
+WORTHWHILE = 1000
+"""Events of one kind that are made into columns at a time: numpy takes some microseconds for each call."""
+
+
+class _Groups(dict[type, Callable[[Event], None]]):
+    """kind of event → `append` of the list of its events."""
 
     __slots__ = ("lists",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.lists: dict[str, list[Event]] = {}
+        self.lists: dict[type, list[Any]] = {}
 
-    def __missing__(self, category: str) -> Callable[[Event], None]:
-        group = self.lists[category] = []
-        append = self[category] = group.append
+    def __missing__(self, kind: type) -> Callable[[Event], None]:
+        group: list[Event] = []
+        self.lists[kind] = group
+        append = self[kind] = group.append
         return append
+
+
+class _ThreadsOf(dict[int | str, int]):
+    """tid → the number of that thread of one process."""
+
+    __slots__ = ("pid", "threads")
+
+    def __init__(self, pid: int | str, threads: Interned[tuple[int | str, int | str]]) -> None:
+        super().__init__()
+        self.pid = pid
+        self.threads = threads
+
+    def __missing__(self, tid: int | str) -> int:
+        number = self[tid] = self.threads[self.pid, tid]
+        return number
 
 
 class _Grids(dict[bytes, int]):
@@ -131,6 +119,8 @@ class EventColumns:
         self.thread_names: dict[tuple[int | str, int | str], str] = {}
         self.unknown: defaultdict[str, int] = defaultdict(int)
         """Events whose category has no table, by category."""
+        self._waiting = _Groups()
+        self._process = _ThreadsOf(-1, self.threads)
         self._limits = limits
 
     @property
@@ -140,6 +130,7 @@ class EventColumns:
 
     def portions(self) -> Iterator[Any]:
         """All that was gathered, in pieces that another process can take; it is given up."""
+        self.add_waiting()
         yield (
             self.events,
             (list(self.names), list(self.threads), list(self.shapes)),
@@ -151,6 +142,7 @@ class EventColumns:
 
     def append(self, portions: Iterator[Any]) -> None:
         """The portions of the events that come after those seen so far; the result is as if they had been added."""
+        self.add_waiting()
         events, (names, threads, shapes), (unknown, process_names, thread_names) = next(portions)
         self.events += events
         known = {"name": self.names.numbers(names), "tid": self.threads.numbers(threads)}
@@ -176,35 +168,45 @@ class EventColumns:
     def add(self, events: Sequence[Event]) -> None:
         """One block of events."""
         self.events += len(events)
-        groups = _Groups()
+        groups = self._waiting
         for event in events:
-            groups[event.cat](event)
-        for category, group in groups.lists.items():
-            if category in LAUNCH_FLOWS:
-                continue
-            kinds = set(map(type, group))
-            for kind in kinds:
-                alike = group if len(kinds) == 1 else [event for event in group if type(event) is kind]
-                self._add_alike(category, kind, alike)
+            groups[type(event)](event)
+        for kind, group in groups.lists.items():
+            if len(group) >= WORTHWHILE:
+                self._add_alike(kind, group)
+                group.clear()
 
-    def _add_alike(self, category: str, kind: type, group: list[Any]) -> None:
-        """Events of one phase and one category."""
-        if kind is Complete:
-            table = TABLE_OF.get(category)
-            if table is None:
-                self.unknown[category[:40]] += len(group)
-            elif table != NOTHING:
+    def add_waiting(self) -> None:
+        """What was kept for larger groups; after the last event."""
+        for kind, group in self._waiting.lists.items():
+            if group:
+                self._add_alike(kind, group)
+        self._waiting = _Groups()
+
+    def _add_alike(self, kind: type, group: list[Any]) -> None:
+        """Events of one kind."""
+        table = TABLE_OF_KIND.get(kind)
+        if table is not None:
+            if table != NOTHING:
                 self._complete(table, group)
-        elif kind is Instant:
-            self._instants(group)
-        elif kind is FlowStart:
-            self._flows(self.flow_starts, group)
-        elif kind is FlowEnd:
-            self._flows(self.flow_ends, group)
+        elif kind is Uncategorised:
+            for event in group:
+                self.unknown[event.cat[:40]] += 1
+        elif issubclass(kind, Allocation):
+            self._allocations(group)
+        elif issubclass(kind, AutogradArrow):
+            tails = [event for event in group if event.ph == "s"]
+            heads = [event for event in group if event.ph == "f"]
+            self._arrows(self.flow_starts, FORWARD_BACKWARD, tails)
+            self._arrows(self.flow_ends, FORWARD_BACKWARD, heads)
+        elif kind is ArrowTail or kind is ArrowHead:
+            for category in dict.fromkeys(event.cat for event in group):
+                alike = [event for event in group if event.cat == category]
+                self._arrows(self.flow_starts if kind is ArrowTail else self.flow_ends, category, alike)
         elif kind is Label:
             self._labels(group)
 
-    def _complete(self, table: int, group: list[Complete]) -> None:
+    def _complete(self, table: int, group: list[Any]) -> None:
         args = [event.args for event in group]
         columns: dict[str, Array] = {
             "start_ns": nanoseconds([event.ts for event in group]),
@@ -239,15 +241,18 @@ class EventColumns:
 
     def _shapes(self, args: Sequence[Args]) -> Array:
         shapes, limit = self.shapes, self._limits.name_chars
-        if all(a.dims is UNSET for a in args) and all(a.old_dims is UNSET for a in args):
-            return np.full(len(args), -1, dtype=np.int32)
+        dims = [a.dims for a in args]
+        if dims.count(UNSET) == len(dims):
+            dims = [a.old_dims for a in args]
+            if dims.count(UNSET) == len(dims):
+                return np.full(len(args), -1, dtype=np.int32)
         numbers = []
         for a in args:
-            dims = a.dims if a.dims is not UNSET else a.old_dims
-            if dims is UNSET:
+            told = a.dims if a.dims is not UNSET else a.old_dims
+            if told is UNSET:
                 numbers.append(-1)
                 continue
-            key = bytes(dims), b"" if a.types is UNSET else bytes(a.types)
+            key = bytes(told), b"" if a.types is UNSET else bytes(a.types)
             numbers.append(shapes[key] if len(key[0]) <= limit and len(key[1]) <= limit else -1)
         return int32s(numbers)
 
@@ -256,9 +261,10 @@ class EventColumns:
         return integers([MISSING if a.grid is UNSET else known[bytes(a.grid)] for a in args])
 
     def _collectives(self, table: int, args: list[Args]) -> None:
-        rows = [row for row, a in enumerate(args) if a.collective is not None]
-        if not rows:
+        names = [a.collective for a in args]
+        if names.count(None) == len(names):
             return
+        rows = [row for row, name in enumerate(names) if name is not None]
         chosen = [args[row] for row in rows]
         self.collectives.add(
             len(rows),
@@ -278,14 +284,18 @@ class EventColumns:
 
     def _thread_rows(self, group: list[Any]) -> Array:
         pids, tids = [event.pid for event in group], [event.tid for event in group]
-        if len(set(pids)) > 1:
+        if pids.count(pids[0]) < len(pids):
             return self.threads.numbers(zip(pids, tids, strict=True))
         # Most groups are of one process: a number as key is found much sooner than a pair.
-        rows = {tid: self.threads[pids[0], tid] for tid in dict.fromkeys(tids)}
-        return int32s(list(map(rows.__getitem__, tids)))
+        return np.fromiter(map(self._of_process(pids[0]).__getitem__, tids), dtype=np.int32, count=len(tids))
 
-    def _instants(self, group: list[Instant]) -> None:
-        group = [event for event in group if event.cat == "cpu_instant_event" and event.args.bytes is not None]
+    def _of_process(self, pid: int | str) -> _ThreadsOf:
+        if self._process.pid != pid:
+            self._process = _ThreadsOf(pid, self.threads)
+        return self._process
+
+    def _allocations(self, group: list[Any]) -> None:
+        group = [event for event in group if event.args.bytes is not None]
         if not group:
             return
         args = [event.args for event in group]
@@ -301,12 +311,14 @@ class EventColumns:
             reserved=integers([a.reserved for a in args]),
         )
 
-    def _flows(self, table: Gathered, group: list[Any]) -> None:
+    def _arrows(self, table: Gathered, category: str, group: list[Any]) -> None:
+        if not group:
+            return
         table.add(
             len(group),
             id=integers([event.id for event in group]),
             start_ns=nanoseconds([event.ts for event in group]),
-            name=np.full(len(group), self.names[group[0].cat], dtype=np.int32),
+            name=np.full(len(group), self.names[category], dtype=np.int32),
             tid=self._thread_rows(group),
         )
 

@@ -1,152 +1,62 @@
-"""One event of Kineto's JSON as a struct that names only the fields we need, and how broken text becomes one.
-
-The decoder skips what is not named; that and keeping numbers of time as text is what makes it fast and exact.
-"""
+"""Text of Kineto's JSON → events, and how broken text becomes some."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Container
 from itertools import islice
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import Raw
 
+from tightship_analyzers.trace.kineto_kinds import (
+    ALLOCATIONS,
+    FORWARD_BACKWARD,
+    OTHER_PHASES,
+    PASSED_OVER,
+    PHASES,
+    TABLE_OF,
+    WITH_INTEGERS,
+    WITH_TEXT,
+    ArrowHead,
+    ArrowTail,
+    Event,
+    Label,
+    Moment,
+    Uncategorised,
+    Unplaced,
+)
 from tightship_analyzers.trace.structure import AFTER_LAST_EVENT, BETWEEN_EVENTS
 
-Number = int | str | None
-NO_TIME = Raw(b"")
+
+def _any_of(*kinds: Any) -> Any:
+    union: Any = kinds[0]
+    for kind in kinds[1:]:
+        union |= kind
+    return union
 
 
-class Args(Struct, gc=False, frozen=True):
-    """The `args` of an event."""
-
-    external_id: Number = field(name="External id", default=-1)
-    correlation: Number = -1
-    sequence: Number = field(name="Sequence number", default=-1)
-    stream: Number = -1
-    device: Number = -1
-    bytes: Number = -1
-    bandwidth: Raw | UnsetType = field(name="memory bandwidth (GB/s)", default=UNSET)
-    grid: Raw | UnsetType = UNSET
-    python_id: Number = field(name="Python id", default=-1)
-    python_parent_id: Number = field(name="Python parent id", default=-1)
-    size: Number = -1
-    wait_stream: Number = field(name="wait_on_stream", default=-1)
-    wait_record: Number = field(name="wait_on_cuda_event_record_corr_id", default=-1)
-    dims: Raw | UnsetType = field(name="Input Dims", default=UNSET)
-    types: Raw | UnsetType = field(name="Input type", default=UNSET)
-    collective: Number = field(name="Collective name", default=None)
-    group: Number = field(name="Process Group Name", default=None)
-    group_size: Number = field(name="Group size", default=-1)
-    collective_seq: Number = field(name="Seq", default=-1)
-    dtype: Number = None
-    in_elements: Number = field(name="In msg nelems", default=-1)
-    out_elements: Number = field(name="Out msg nelems", default=-1)
-    old_external_id: Number = field(name="external id", default=-1)
-    old_dims: Raw | UnsetType = field(name="Input dims", default=UNSET)
-
-
-class InstantArgs(Struct, gc=False, frozen=True):
-    """The `args` of a memory event."""
-
-    address: Number = field(name="Addr", default=-1)
-    bytes: Number = field(name="Bytes", default=None)
-    device_type: Number = field(name="Device Type", default=0)
-    device_id: Number = field(name="Device Id", default=-1)
-    allocated: Number = field(name="Total Allocated", default=-1)
-    reserved: Number = field(name="Total Reserved", default=-1)
-
-
-class LabelArgs(Struct, gc=False, frozen=True):
-    """The `args` of an event that names a process or a thread."""
-
-    name: str | int | float | None = None
-    labels: str | int | float | None = None
-
-
-NO_ARGS = Args()
-NO_INSTANT_ARGS = InstantArgs()
-NO_LABEL_ARGS = LabelArgs()
-
-
-class Complete(Struct, gc=False, tag_field="ph", tag="X"):
-    """Something with a start and a duration."""
-
-    cat: str = ""
-    name: str = ""
-    pid: int | str = -1
-    tid: int | str = -1
-    ts: Raw = NO_TIME
-    dur: Raw = NO_TIME
-    args: Args = NO_ARGS
-
-
-class Instant(Struct, gc=False, tag_field="ph", tag="i"):
-    """A moment: allocations, and marks of the profiler."""
-
-    cat: str = ""
-    name: str = ""
-    pid: int | str = -1
-    tid: int | str = -1
-    ts: Raw = NO_TIME
-    args: InstantArgs = NO_INSTANT_ARGS
-
-
-class FlowStart(Struct, gc=False, tag_field="ph", tag="s"):
-    """The tail of an arrow."""
-
-    cat: str = ""
-    pid: int | str = -1
-    tid: int | str = -1
-    ts: Raw = NO_TIME
-    id: Number = -1
-
-
-class FlowEnd(Struct, gc=False, tag_field="ph", tag="f"):
-    """The head of an arrow."""
-
-    cat: str = ""
-    pid: int | str = -1
-    tid: int | str = -1
-    ts: Raw = NO_TIME
-    id: Number = -1
-
-
-class Label(Struct, gc=False, tag_field="ph", tag="M"):
-    """Names a process or a thread."""
-
-    cat: str = ""
-    name: str = ""
-    pid: int | str = -1
-    tid: int | str = -1
-    args: LabelArgs = NO_LABEL_ARGS
-
-
-class Unplaced(Struct, gc=False, tag_field="ph", tag="?"):
-    """An event of a phase that no table holds, or none at all."""
-
-    cat: str = ""
-
-
-# The other phases of the format that Kineto's JSON borrows; they only have to be counted.
-OTHER_PHASES = tuple(
-    msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False, bases=(Unplaced,))
-    for phase in "BEIbenSTpFtCNODPRcvV(),="
+_CATEGORISED: Any = _any_of(*WITH_TEXT, *PASSED_OVER)
+_OTHER: Any = _any_of(ArrowTail, ArrowHead, Moment, Label, Uncategorised, Unplaced, *OTHER_PHASES)
+_WHOLE: Any = _any_of(*WITH_INTEGERS, *PASSED_OVER)
+DECODERS: tuple[msgspec.json.Decoder[list[Event]], ...] = (
+    msgspec.json.Decoder(list[_WHOLE]),
+    msgspec.json.Decoder(list[_CATEGORISED]),
 )
-
-Event = Complete | Instant | FlowStart | FlowEnd | Label | Unplaced
-
-
-def _decoder() -> msgspec.json.Decoder[list[Event]]:
-    kinds: Any = Event
-    for phase in OTHER_PHASES:
-        kinds |= phase
-    return msgspec.json.Decoder(list[kinds])
-
-
-DECODER = _decoder()
+"""Tried in turn: the first gives up at the first time that is no integer."""
+TEXTS = msgspec.json.Decoder(list[Raw])
+CATEGORISED: msgspec.json.Decoder[Event] = msgspec.json.Decoder(_CATEGORISED)
+CATEGORIES_OF: dict[type, Container[str]] = {
+    Uncategorised: TABLE_OF,
+    ArrowTail: (FORWARD_BACKWARD,),
+    ArrowHead: (FORWARD_BACKWARD,),
+    Moment: (ALLOCATIONS,),
+}
+"""What has a struct of its own and yet was read as one of these has a field of a wrong type."""
+OTHER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(_OTHER)
 NOT_JSON_NUMBER = re.compile(rb'(?<!\\)(":\s*)[-+]?(?:nan|inf|infinity)(?=\s*[,}\]])', re.IGNORECASE)
 Undecodable = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
@@ -156,7 +66,22 @@ def decode(text: bytes | memoryview) -> list[Event]:
 
     :raises msgspec.MsgspecError: it is not, or a field has another type than any that we know.
     """
-    return DECODER.decode(b"".join((b"[", text, b"]")))
+    array = b"".join((b"[", text, b"]"))
+    for decoder in DECODERS:
+        with contextlib.suppress(msgspec.ValidationError):
+            return decoder.decode(array)
+    return [_decode_any(event) for event in TEXTS.decode(array)]
+
+
+def _decode_any(text: Raw) -> Event:
+    """One event, of a known category or not."""
+    try:
+        return CATEGORISED.decode(text)
+    except msgspec.ValidationError:
+        event = OTHER.decode(text)
+        if getattr(event, "cat", None) in CATEGORIES_OF.get(type(event), ()):
+            raise
+        return event
 
 
 def decode_repaired(text: bytes) -> list[Event]:
@@ -210,7 +135,7 @@ def _decode_loosely(text: bytes) -> list[Event]:
         if key in plain and not isinstance(plain[key], str):
             plain[key] = "" if plain[key] is None else str(plain[key])
     phase = plain.get("ph", "")
-    if len(phase) != 1 or phase not in "XisfMBEIbenSTpFtCNODPRcvV(),=":
+    if phase not in PHASES:
         return [Unplaced()]
     return decode(msgspec.json.encode(plain))
 

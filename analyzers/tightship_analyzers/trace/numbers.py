@@ -6,9 +6,9 @@ before anybody can round it. So times are taken from the text itself.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal, InvalidOperation
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -31,11 +31,17 @@ NS_PER_US = 1000
 SCALE = np.array([1000, 100, 10, 1], dtype=np.int64)
 
 
-def nanoseconds(tokens: Sequence[msgspec.Raw]) -> Int64s:
-    """JSON tokens of microseconds → int64 nanoseconds, ties to even; `INVALID` where a token is no such number."""
-    count = len(tokens)
+def nanoseconds(times: Sequence[msgspec.Raw] | Sequence[int]) -> Int64s:
+    """Microseconds, all as JSON tokens or all as integers → int64 nanoseconds, ties to even.
+
+    `INVALID` where one is no such number.
+    """
+    count = len(times)
     if not count:
         return np.empty(0, dtype=np.int64)
+    if isinstance(times[0], int):
+        return _from_integers(cast("Sequence[int]", times))
+    tokens = cast("Sequence[msgspec.Raw]", times)
     text = b",".join(tokens)
     if text.translate(None, b"0123456789.,-"):
         return _one_by_one(tokens)
@@ -62,6 +68,15 @@ def nanoseconds(tokens: Sequence[msgspec.Raw]) -> Int64s:
     return values * scale
 
 
+def _from_integers(times: Sequence[int]) -> Int64s:
+    most = MAX_NS // NS_PER_US
+    values = integers(times, missing=INVALID)
+    if values.min() >= -most and values.max() <= most:
+        return values * NS_PER_US
+    sound = (values >= -most) & (values <= most)
+    return np.where(sound, np.where(sound, values, 0) * NS_PER_US, INVALID)
+
+
 def _one_by_one(tokens: Iterable[msgspec.Raw]) -> Int64s:
     return np.array([nanosecond(bytes(token)) for token in tokens], dtype=np.int64)
 
@@ -84,25 +99,29 @@ def nanosecond(token: bytes) -> int:
     return result if abs(result) <= MAX_NS else INVALID
 
 
-def integers(values: list[int | str | None]) -> Int64s:
-    """Values as JSON gave them → int64; text such as "12" or "0x1f" counts, anything else is `MISSING`."""
+def integers(values: Sequence[int | str | None], missing: int = MISSING) -> Int64s:
+    """Values as JSON gave them → int64; text such as "12" or "0x1f" counts, anything else is `missing`."""
     try:
-        # Several times as fast as np.array, which looks at each value more than once.
-        return np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
-    except struct.error:
-        return np.array([integer(value) for value in values], dtype=np.int64)
+        # It reads decimal text too.
+        return np.fromiter(cast("Sequence[int]", values), dtype=np.int64, count=len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([integer(value, missing) for value in values], dtype=np.int64)
 
 
-def integer(value: object) -> int:
-    """One value → an integer that fits int64, else `MISSING`."""
+def integer(value: object, missing: int = MISSING) -> int:
+    """One value → an integer that fits int64, else `missing`."""
     if isinstance(value, str) and len(value) <= MAX_TOKEN:
-        try:
-            value = int(value, 0)
-        except ValueError:
-            return MISSING
+        value = _of_text(value, 10)
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) < value < 2**63:
         return int(value)
-    return MISSING
+    return missing
+
+
+def _of_text(text: str, base: int) -> int | None:
+    try:
+        return int(text, base)
+    except ValueError:
+        return _of_text(text, 0) if base else None
 
 
 def bandwidth(token: msgspec.Raw) -> float:

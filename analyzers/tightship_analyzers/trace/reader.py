@@ -37,6 +37,7 @@ def open_trace(
         for events in cutter:
             columns.add(events)
             _check_count(columns, text, limits)
+        columns.add_waiting()
         if cutter.rest_is_elsewhere and second is not None:
             second.append_to(columns)
             _check_count(columns, text, limits)

@@ -321,7 +321,7 @@ def _traced(template: Trace, spans: list[tuple[int, int, int]], kinds: list[Kern
     kinds = [kinds[row] for row in order]
     events = template.device_events
     filler = {name: np.full(len(start), -1, dtype=getattr(events, name).dtype) for name in
-              ("correlation", "external_id", "bytes", "transfer_ns", "blocks", "launch")}  # fmt: skip
+              ("correlation", "external_id", "bytes", "transfer_ns", "blocks", "launch", "evidence")}  # fmt: skip
     kind_of = {COMPUTE: 0, COMMUNICATION: 3, MEMORY: 2}
     return replace(
         template,

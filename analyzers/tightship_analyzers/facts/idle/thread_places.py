@@ -12,7 +12,7 @@ from tightship_analyzers.facts.steps import PROFILER
 from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.joins import sorted_distinct
+from tightship_analyzers.trace.joins import order_of, sorted_distinct
 from tightship_analyzers.trace.model import HostOps, Names, Trace
 from tightship_analyzers.trace.open_rows import OpenRows
 
@@ -57,7 +57,7 @@ class ThreadPlaces:
         start = np.append(ops.start_ns[near_op], marks.start_ns[near_mark][named])
         end = np.append(ops.end_ns[near_op], marks.end_ns[near_mark][named])
         name = np.append(ops.name[near_op], marks.name[near_mark][named])
-        order = np.lexsort((-end, start))
+        order = order_of(start, end - start)
         self._operators = Lane(start[order], end[order], name[order])
         self._calls = _lane(trace.launches, _near(trace.launches, tid, needed))
         is_node = names.mask(ops.name[near_op], lambda name: name.startswith(AUTOGRAD_NODE))
@@ -104,7 +104,7 @@ def _near(table: Any, tid: int, needed: Intervals) -> Int64s:
         return np.array([], dtype=np.int64)
     own = (table.tid == tid) & (table.end_ns > needed.start_ns[0]) & (table.start_ns < needed.end_ns[-1])
     rows = np.flatnonzero(own)
-    return rows[needed.overlap_ns(table.start_ns[rows], table.end_ns[rows]) > 0]
+    return rows[needed.meets(table.start_ns[rows], table.end_ns[rows])]
 
 
 def _lane(table: Any, rows: Int64s | Bools) -> Lane:
