@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tightship_analyzers.breakdown.trace_diff import SAME_FRAC, Change, DiffRow, Part
+from tightship_analyzers.breakdown.trace_diff import SAME_FRAC, Change, DiffRow, Part, Unit
 from tightship_analyzers.offline_diff import Group, OfflineDiff
 from tightship_analyzers.shown import label
 from tightship_platform.tables import Column, print_table, printable
 from tightship_platform.units import format_frac, format_ns, plural
 
 TITLES = {
-    Part.KERNEL: "Kernels, copies and sets (device time per step)",
-    Part.OPERATOR: "Operators (host time per step, what they enclose included)",
-    Part.MODULE: "Modules (host time per step, what they enclose included)",
+    Part.KERNEL: "Kernels, copies and sets (device time per {unit})",
+    Part.OPERATOR: "Operators (host time per {unit}, what they enclose included)",
+    Part.MODULE: "Modules (host time per {unit}, what they enclose included)",
 }
 ABSENT = {
     Part.KERNEL: "Kernels were not compared: neither side holds device events.",
@@ -28,12 +28,12 @@ COLUMNS = (
     Column("before", right=True, whole=True),
     Column("after", right=True, whole=True),
     Column("growth", right=True, whole=True),
-    Column("calls per step", right=True, spare=True),
+    Column("calls", right=True, spare=True),
     Column("name"),
 )
 
 
-PLAIN_CHARS = 160
+PLAIN_CHARS = 100
 """Room for a name where the output is no terminal; `--json` has names whole."""
 LEAST_CHARS = 40
 MOST_PARTS, LEAST_PART_FRAC = 3, 0.01
@@ -49,6 +49,11 @@ def print_diff(result: OfflineDiff, *, limit: int) -> None:
     console.print(Text(_headline(result), style="bold"), soft_wrap=True)
     if result.before.account.devices != result.after.account.devices:
         console.print(Text("The devices differ: what changed is theirs as well as the program's.", style="bold yellow"))
+    if result.diff.unit is Unit.RECORDING:
+        without = [printable(side.path) for side in (result.before, result.after) if not side.totals.steps]
+        holds = "hold" if len(without) > 1 else "holds"
+        said = f"{' and '.join(without)} {holds} no steps: whole recordings are compared, however long they are."
+        console.print(Text(said, style="bold yellow"), soft_wrap=True)
     console.print(Text(f"before  {_side(result.before)}"), soft_wrap=True)
     console.print(Text(f"after   {_side(result.after)}"), soft_wrap=True)
     for part, title in TITLES.items():
@@ -58,9 +63,9 @@ def print_diff(result: OfflineDiff, *, limit: int) -> None:
             continue
         changed = [row for row in rows if row.change is not Change.SAME and row.within is None]
         console.print()
-        console.print(Text(title, style="bold"), soft_wrap=True)
+        console.print(Text(title.format(unit=result.diff.unit.value), style="bold"), soft_wrap=True)
         print_table(COLUMNS, [_cells(row, room) for row in changed[:limit]], empty="Nothing changed.")
-        console.print(Text(_rest(rows, changed, limit)), soft_wrap=True)
+        console.print(Text(_rest(rows, changed, limit, result.diff.unit)), soft_wrap=True)
     for line in (*result.before.skipped, *result.after.skipped):
         console.print(Text(f"left out: {printable(line)}"), soft_wrap=True)
     for line in (*result.before.warnings, *result.after.warnings):
@@ -77,6 +82,8 @@ def _headline(result: OfflineDiff) -> str:
         said = f"A step takes {format_ns(after.step_ns)}, as before ({format_ns(before.step_ns)})"
     else:
         longer = f"{format_frac(abs(growth))} {'longer' if growth > 0 else 'shorter'}"
+        if growth > 1:
+            longer = f"{1 + growth:.3g} times as long"
         said = f"A step went from {format_ns(before.step_ns)} to {format_ns(after.step_ns)}, {longer}"
     grown = {
         part: round(after.parts_ns[part] / after.steps - before.parts_ns[part] / before.steps)
@@ -92,13 +99,13 @@ def _headline(result: OfflineDiff) -> str:
 
 def _side(group: Group) -> str:
     traces, steps = len(group.traces), group.totals.steps
-    counted = f"{plural(traces, 'trace')}, {plural(steps, 'step')}"
+    counted = f"{plural(traces, 'trace')}, {plural(steps, 'step') if steps else 'no steps'}"
     return f"{printable(group.path)}: {counted}, {', '.join(map(printable, group.account.devices))}"
 
 
 def _cells(row: DiffRow, room: int) -> Sequence[object]:
     growth = round(row.growth_ns)
-    before_calls, after_calls = row.before.count / row.before_steps, row.after.count / row.after_steps
+    before_calls, after_calls = row.before.count / row.before_units, row.after.count / row.after_units
     return (
         row.change.value,
         format_ns(round(row.before_ns)) if row.before.count else "–",
@@ -109,7 +116,7 @@ def _cells(row: DiffRow, room: int) -> Sequence[object]:
     )
 
 
-def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int) -> str:
+def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int, unit: Unit) -> str:
     parts = []
     if len(changed) > limit:
         parts.append(f"{plural(len(changed) - limit, 'smaller change')} not shown (--limit)")
@@ -121,5 +128,5 @@ def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int) -> st
         parts.append(f"{plural(same, 'name')} within {format_frac(SAME_FRAC)} of before")
     growth = round(sum(row.growth_ns for row in rows))
     if rows[0].part is Part.KERNEL:
-        parts.append(f"all together {'+' if growth > 0 else ''}{format_ns(growth)} per step")
+        parts.append(f"all together {'+' if growth > 0 else ''}{format_ns(growth)} per {unit.value}")
     return "; ".join(parts) + "." if parts else ""

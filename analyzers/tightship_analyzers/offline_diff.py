@@ -56,10 +56,11 @@ class OfflineDiff:
     diff: TraceDiff
 
     def as_dict(self) -> dict[str, Any]:
-        """What `tightship diff --json` prints: totals in exact integers, and times per step and rank."""
+        """What `tightship diff --json` prints: totals in exact integers, times per step and rank, or per recording."""
         return {
             "before": self.before.as_dict(),
             "after": self.after.as_dict(),
+            "unit": self.diff.unit.value,
             "absent": [part.value for part in self.diff.absent],
             "rows": [_row(row) for row in self.diff.rows],
         }
@@ -115,9 +116,9 @@ def _row(row: DiffRow) -> dict[str, Any]:
         "change": row.change.value,
         "before": _total(row.before),
         "after": _total(row.after),
-        "before_ns_per_step": row.before_ns,
-        "after_ns_per_step": row.after_ns,
-        "growth_ns_per_step": row.growth_ns,
+        "before_ns_per_unit": row.before_ns,
+        "after_ns_per_unit": row.after_ns,
+        "growth_ns_per_unit": row.growth_ns,
         "within": row.within,
     }
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tightship_analyzers.breakdown.kernel_classes import kernel_classes
 from tightship_analyzers.facts.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts, NotApplicable
@@ -20,6 +22,12 @@ from tightship_analyzers.trace.intervals import union_of
 from tightship_analyzers.trace.model import EventKind, Trace
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method, SavingUnit
+
+BEHIND_FRAC = 0.5
+"""Share of the device's work within the steps that was launched before; from then on it is worth saying."""
+
+ON_GPU = "nccl:"
+"""How torch names the ranges of that back end's collectives."""
 
 Together = Callable[[Sequence[Finding]], Saving | None]
 """What findings save when they are simulated together; None where they cannot be."""
@@ -66,7 +74,10 @@ def summarize(
         "joint_saving_frac": joint.value / window.mean_ns
         if joint and window
         else min(1.0, sum(claim["share_frac"] for claim in claims)),
-        "warnings": [shown(line, 300) for line in (*uncovered(trace), *trace.warnings, *_inferred(trace), *notes)],
+        "warnings": [
+            shown(line, 300)
+            for line in (*uncovered(trace), *trace.warnings, *_inferred(trace), *_remarks(trace, steps), *notes)
+        ],
     }
 
 
@@ -100,6 +111,27 @@ def _inferred(trace: Trace) -> Iterator[str]:
     if count:
         yield (
             f"{plural(count, 'device event')} counted as communication by name alone; the trace says nothing more of it"
+        )
+
+
+def _remarks(trace: Trace, steps: Steps | None) -> Iterator[str]:
+    """What makes the figures mean something else than they seem to."""
+    events = trace.device_events
+    if trace.device_kind == "cpu" and trace.names.ids(lambda text: text.startswith(ON_GPU)).size:
+        yield (
+            "judged as a job on the CPU, for the file holds no device events; but it used NCCL, which runs on GPUs: "
+            "record them too (ProfilerActivity.CUDA)"
+        )
+    if steps is None or not (events.launch >= 0).any():
+        return
+    inside = events.take((events.start_ns >= steps.start_ns) & (events.start_ns < steps.end_ns))
+    began_ns = steps.bounds_ns[np.searchsorted(steps.bounds_ns, inside.start_ns, side="right") - 1]
+    earlier = (inside.launch < 0) | (trace.launches.start_ns[inside.launch] < began_ns)
+    share = int(inside.dur_ns[earlier].sum()) / max(1, int(inside.dur_ns.sum()))
+    if share > BEHIND_FRAC:
+        yield (
+            f"{format_frac(share)} of the device's work within the steps was launched before its step began, or its "
+            "launch is not in the file: the device is so far behind the host that it does the work of earlier steps"
         )
 
 

@@ -46,7 +46,7 @@ def ask(*arguments: str | Path) -> dict[str, Any]:
 def test_json_keys_are_stable(tmp_path: Path) -> None:
     before, after = write(tmp_path / "a"), write(tmp_path / "b", slow_ns=1_000, extra="triton_fused")
     said = ask(before, after)
-    assert list(said) == ["before", "after", "absent", "rows"]
+    assert list(said) == ["before", "after", "unit", "absent", "rows"]
     assert said["before"] == {
         "path": str(before),
         "traces": [str(before)],
@@ -67,13 +67,29 @@ def test_json_keys_are_stable(tmp_path: Path) -> None:
         "change": "grew",
         "before": {"count": 2, "host_ns": 0, "device_ns": 4_000},
         "after": {"count": 2, "host_ns": 0, "device_ns": 6_000},
-        "before_ns_per_step": 2_000.0,
-        "after_ns_per_step": 3_000.0,
-        "growth_ns_per_step": 1_000.0,
+        "before_ns_per_unit": 2_000.0,
+        "after_ns_per_unit": 3_000.0,
+        "growth_ns_per_unit": 1_000.0,
         "within": None,
     }
     assert (rows["triton_fused"]["change"], rows["aten::linear"]["change"]) == ("appeared", "same")
     assert ask(before, after, "--all-steps")["after"]["steps"] == 3
+
+
+def test_a_recording_without_steps_is_no_step(tmp_path: Path) -> None:
+    with_steps, made = write(tmp_path / "a"), DeviceTrace()
+    for at in range(0, 40_000, 10_000):
+        made.pair((at, at + 100), (at + 1_000, at + 3_000), name=GEMM)
+    made.read(tmp_path)
+    without = tmp_path / "made.json"
+    said = ask(with_steps, without)
+    assert (said["unit"], said["before"]["steps"], said["after"]["steps"]) == ("recording", 2, None)
+    gemm = next(row for row in said["rows"] if row["name"] == GEMM)
+    assert (gemm["before_ns_per_unit"], gemm["after_ns_per_unit"]) == (4_000.0, 8_000.0)
+    shown = run(with_steps, without).output
+    assert f"{without} holds no steps: whole recordings are compared, however long they are." in shown
+    assert "device time per recording" in shown and "per step" not in shown and "1 trace, no steps" in shown
+    assert ask(with_steps, with_steps)["unit"] == "step"
 
 
 def test_folders_are_the_ranks_of_one_run(tmp_path: Path) -> None:
@@ -84,7 +100,7 @@ def test_folders_are_the_ranks_of_one_run(tmp_path: Path) -> None:
     said = ask(tmp_path / "a", after)
     assert (said["before"]["steps"], said["after"]["steps"], len(said["before"]["traces"])) == (4, 2, 2)
     assert len(said["before"]["skipped"]) == 1 and "notes.json" in said["before"]["skipped"][0]
-    assert {row["name"]: row["growth_ns_per_step"] for row in said["rows"]}[GEMM] == 1_000.0
+    assert {row["name"]: row["growth_ns_per_unit"] for row in said["rows"]}[GEMM] == 1_000.0
 
 
 def test_what_the_terminal_shows(tmp_path: Path) -> None:

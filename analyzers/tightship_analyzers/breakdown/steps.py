@@ -57,13 +57,13 @@ def steps(trace: Trace, *, bounds_ns: Int64s | None = None) -> tuple[StepTime, .
     return tuple(_measured(trace, spans))
 
 
-def step_count(trace: Trace) -> int:
-    """How many steps the trace holds: marked ones, else steps of optimizers, else 1: the whole recording."""
+def step_count(trace: Trace) -> int | None:
+    """How many steps the trace holds: marked ones, else steps of optimizers; None where it tells neither."""
     marks = trace.annotations_named(MARK)
     if len(marks):
         return len(np.unique(marks.name))
     optimizers = trace.annotations_named(OPTIMIZER)
-    return int(np.bincount(optimizers.name).max()) if len(optimizers) else 1
+    return int(np.bincount(optimizers.name).max()) if len(optimizers) else None
 
 
 def _measured(trace: Trace, spans: Sequence[tuple[str, int, int]]) -> list[StepTime]:

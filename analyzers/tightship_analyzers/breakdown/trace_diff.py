@@ -17,7 +17,7 @@ from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.open_rows import OpenRows
 
 SAME_FRAC = 0.05
-"""Changes of the time per step up to this share of the larger one are within what runs differ by anyway."""
+"""Changes of the time per unit up to this share of the larger one are within what runs differ by anyway."""
 
 MODULE = "nn.Module: "
 
@@ -33,8 +33,16 @@ class Part(StrEnum):
     """Calls of torch modules, where stacks were recorded."""
 
 
+class Unit(StrEnum):
+    """What times are told per."""
+
+    STEP = "step"
+    RECORDING = "recording"
+    """Where not every trace on both sides holds steps: unlike units cannot be compared."""
+
+
 class Change(StrEnum):
-    """How the time per step changed."""
+    """How the time per unit changed."""
 
     APPEARED = "appeared"
     VANISHED = "vanished"
@@ -63,41 +71,41 @@ class Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffRow:
-    """One name in both groups; totals are exact, and over all steps of the group."""
+    """One name in both groups; totals are exact, and over all traces of the group."""
 
     part: Part
     name: str
     before: Total
     after: Total
-    before_steps: int
-    after_steps: int
+    before_units: int
+    after_units: int
     within: str | None = None
     """The name that every one of its calls lies directly in, and that has as many calls and changed in the same way:
     it tells the same, and more. None: there is no such name."""
 
     @property
     def before_ns(self) -> float:
-        """Time per step: of kernels on the device, else on the host."""
-        return self._time_ns(self.before) / self.before_steps
+        """Time per unit: of kernels on the device, else on the host."""
+        return self._time_ns(self.before) / self.before_units
 
     @property
     def after_ns(self) -> float:
-        """Time per step: of kernels on the device, else on the host."""
-        return self._time_ns(self.after) / self.after_steps
+        """Time per unit: of kernels on the device, else on the host."""
+        return self._time_ns(self.after) / self.after_units
 
     @property
     def growth_ns(self) -> float:
-        """By how much the time per step grew; negative where it shrank."""
+        """By how much the time per unit grew; negative where it shrank."""
         return self.after_ns - self.before_ns
 
     @property
     def growth_count(self) -> float:
-        """By how much the count per step grew; negative where it fell."""
-        return self.after.count / self.after_steps - self.before.count / self.before_steps
+        """By how much the count per unit grew; negative where it fell."""
+        return self.after.count / self.after_units - self.before.count / self.before_units
 
     @property
     def change(self) -> Change:
-        """By presence, then by the time per step."""
+        """By presence, then by the time per unit."""
         if not self.before.count:
             return Change.APPEARED
         if not self.after.count:
@@ -114,11 +122,12 @@ class DiffRow:
 class TraceDiff:
     """The difference of two groups of traces."""
 
-    before_steps: int
-    """Steps of all traces of the group together; a trace without marked steps counts as one."""
-    after_steps: int
+    unit: Unit
+    before_units: int
+    """Steps of all traces of the group together, or how many recordings it has."""
+    after_units: int
     rows: tuple[DiffRow, ...]
-    """The largest change of time per step first; names without any change included."""
+    """The largest change of time per unit first; names without any change included."""
     absent: tuple[Part, ...]
     """Parts that neither group holds anything of."""
 
@@ -135,7 +144,9 @@ class TraceTotals:
     """Totals of a group of traces, which are given one by one and need not be in memory together."""
 
     def __init__(self, traces: Iterable[Trace] = ()) -> None:
-        self.steps = 0
+        self.recordings = 0
+        self.steps: int | None = 0
+        """Of all traces together; None where one of them holds none."""
         self.totals: dict[tuple[Part, str], Total] = {}
         self.callers: dict[tuple[Part, str], str | None] = {}
         """The one name that all calls lie directly in, of operators in operators and modules in modules."""
@@ -144,7 +155,9 @@ class TraceTotals:
 
     def add(self, trace: Trace) -> None:
         """Counts one trace."""
-        self.steps += step_count(trace)
+        self.recordings += 1
+        steps = step_count(trace)
+        self.steps = None if steps is None or self.steps is None else self.steps + steps
         own: defaultdict[tuple[Part, str], Total] = defaultdict(Total)
         for part, name, total in _totals(trace):
             own[part, name] += total
@@ -162,11 +175,14 @@ class TraceTotals:
 
 
 def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplicable:
-    """Compare by operator, kernel and module, per step."""
+    """Compare by operator, kernel and module, per step or per recording."""
     if not before.totals and not after.totals:
         return NotApplicable("needs operators, device events or module calls; the traces hold none of them")
-    if not before.steps or not after.steps:
+    if not before.recordings or not after.recordings:
         return NotApplicable("needs a trace on either side")
+    unit, before_units, after_units = Unit.RECORDING, before.recordings, after.recordings
+    if before.steps and after.steps:
+        unit, before_units, after_units = Unit.STEP, before.steps, after.steps
     none = Total()
     rows = [
         DiffRow(
@@ -174,8 +190,8 @@ def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplic
             name=name,
             before=before.totals.get((part, name), none),
             after=after.totals.get((part, name), none),
-            before_steps=before.steps,
-            after_steps=after.steps,
+            before_units=before_units,
+            after_units=after_units,
         )
         for part, name in before.totals.keys() | after.totals.keys()
     ]
@@ -184,8 +200,9 @@ def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplic
     rows.sort(key=lambda row: (-abs(row.growth_ns), row.part, row.name))
     seen = {row.part for row in rows}
     return TraceDiff(
-        before_steps=before.steps,
-        after_steps=after.steps,
+        unit=unit,
+        before_units=before_units,
+        after_units=after_units,
         rows=tuple(rows),
         absent=tuple(part for part in Part if part not in seen),
     )

@@ -18,16 +18,16 @@ import click
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object with all names. Keys: before{step_ns, parts_ns{…}, devices[], …}, after{…}, absent[], "
-    "rows[part, name, change, before{count, host_ns, device_ns}, after{…}, growth_ns_per_step].",
+    help="Print one JSON object with all names. Keys: before{step_ns, parts_ns{…}, devices[], …}, after{…}, unit, "
+    "absent[], rows[part, name, change, before{count, host_ns, device_ns}, after{…}, growth_ns_per_unit].",
 )
 def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) -> None:
     """Say how the step changed from BEFORE to AFTER, and what appeared, vanished, grew and shrank, per kernel, operator
     and module.
 
     BEFORE and AFTER are traces as torch.profiler or Kineto writes them (.json or .json.gz), URLs of some, or folders:
-    then all traces in a folder are taken for the ranks of one run. Times are per step and rank; a trace that marks no
-    steps counts as one step.
+    then all traces in a folder are taken for the ranks of one run. Times are per step and rank; where a trace on
+    either side holds no steps, per recording.
     """
     from tightship_analyzers.offline_diff import diff_paths
 

@@ -169,7 +169,7 @@ def diff_of(before: list[Trace], after: list[Trace]) -> TraceDiff:
 def test_trace_diff_is_per_step(tmp_path: Path) -> None:
     before, after = model(tmp_path, steps_of=2, fused=False), model(tmp_path, steps_of=3, fused=True, slow_ns=400)
     found = diff_of([before], [after])
-    assert (found.before_steps, found.after_steps, found.absent) == (2, 3, ())
+    assert (found.before_units, found.after_units, found.absent) == (2, 3, ())
     rows = {(row.part, row.name): row for row in found.rows}
     assert {key: row.change for key, row in rows.items()} == {
         (Part.KERNEL, "gemm"): Change.GREW,
@@ -196,7 +196,7 @@ def test_trace_diff_is_per_step(tmp_path: Path) -> None:
 def test_a_group_of_traces_against_itself_is_the_same(tmp_path: Path) -> None:
     one, other = model(tmp_path, steps_of=2, fused=False), model(tmp_path, steps_of=1, fused=False)
     found = diff_of([one, other], [one])
-    assert (found.before_steps, found.after_steps) == (3, 2)
+    assert (found.before_units, found.after_units) == (3, 2)
     assert {row.change for row in found.rows} == {Change.SAME}
     assert {row.growth_ns for row in found.rows} == {0.0}
 

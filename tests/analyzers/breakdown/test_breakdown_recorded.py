@@ -128,7 +128,7 @@ def test_the_diff_of_two_runs_of_one_model_on_two_devices() -> None:
     before, after = TraceTotals([kept(CONTROL)]), TraceTotals([kept(TEST)])
     diff = trace_diff(before, after)
     assert not isinstance(diff, NotApplicable)
-    assert (diff.before_steps, diff.after_steps) == (5, 5)
+    assert (diff.before_units, diff.after_units) == (5, 5)
     rows = {row.name: row for row in diff.of(Part.KERNEL)}
     assert rows["Memcpy DtoD (Device -> Device)"].before.count == 15
     assert rows["Memcpy DtoD (Device -> Device)"].after.count == 3840
