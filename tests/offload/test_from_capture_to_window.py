@@ -46,7 +46,7 @@ def test_from_a_capture_to_the_same_losses_and_a_page_that_compares(
             plain.hear("step 10:")
             asked = ("profile", "oversized", "--stacks", "--shapes", "--iterations", "4", "--wait", "--json")
             captured = tightship(environ, *asked)
-            assert captured.returncode == 0, captured.stderr
+            assert captured.returncode == 0, captured.stderr + plain.output()
             plain.hear("step 30:")
             plain.end(signal.SIGINT)
             losses = [line for line in plain.output().splitlines() if line.startswith("step ")][:3]
