@@ -63,6 +63,9 @@ class CudaBackend(Backend):
 
     def close(self, *, wait: bool = True) -> None:
         super().close(wait=wait)
+        if not wait:  # a copy may be on its way from or to them; they stay pinned until the process ends
+            return
+        torch.cuda.synchronize(self.device)
         for buffer in self._pinned:
             _runtime().cudaHostUnregister(buffer.data_ptr())
         self._pinned.clear()
