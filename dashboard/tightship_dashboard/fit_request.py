@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tightship_analyzers.offload_planner.ask import Question
-from tightship_analyzers.offload_planner.assumed import CPU
-from tightship_analyzers.offload_planner.of_workflow import LOOKED_AT, lacking, sources
+from tightship_analyzers.offload_planner.question import CPU, Question
+from tightship_analyzers.offload_planner.sources import LOOKED_AT, lacking, sources
 from tightship_dashboard import fit_answers
 from tightship_dashboard import formatting as fmt
 from tightship_dashboard.links import Answer, fit_href

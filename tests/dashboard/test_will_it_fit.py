@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from tightship_analyzers.offload_planner.ask import Question, answer
+from tightship_analyzers.offload_planner.ask import answer
+from tightship_analyzers.offload_planner.question import Question
 from tightship_dashboard import answers, fit_answers
 from tightship_dashboard.figures import fit, window
 from tightship_dashboard.fit_request import FIELDS, checked

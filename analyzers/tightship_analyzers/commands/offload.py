@@ -236,13 +236,8 @@ def _profile(source: Path, given: HardwareSpec | None) -> tuple[Profile, Hardwar
 
 def _of_workflow(workflow: str) -> Profile:
     """The profile in the newest trace of a workflow that holds one; says on stderr which trace that is."""
-    from tightship_analyzers.offload_planner.of_workflow import (
-        LOOKED_AT,
-        command_for,
-        lacking,
-        profile_of_workflow,
-        sources,
-    )
+    from tightship_analyzers.offload_planner.of_workflow import profile_of_workflow
+    from tightship_analyzers.offload_planner.sources import LOOKED_AT, command_for, lacking, sources
     from tightship_platform.client import ApiClient
     from tightship_platform.settings import load_settings
 

@@ -14,12 +14,11 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tightship_analyzers.offload_planner.assumed import (
     ASSUMED_SPREAD_FRAC,
-    CPU,
     NOTE,
     assumed_hardware,
     on_device,
@@ -27,41 +26,17 @@ from tightship_analyzers.offload_planner.assumed import (
 from tightship_analyzers.offload_planner.compose import rules_for
 from tightship_analyzers.offload_planner.fit import fit
 from tightship_analyzers.offload_planner.limits import Wish
-from tightship_analyzers.offload_planner.of_workflow import Source, profile_of_workflow
+from tightship_analyzers.offload_planner.of_workflow import profile_of_workflow
 from tightship_analyzers.offload_planner.profile import Profile, parse_profile
+from tightship_analyzers.offload_planner.question import CPU, MOST_PROFILE_BYTES, Question
+from tightship_analyzers.offload_planner.sources import Source
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan import HardwareSpec
 from tightship_platform.artifacts import ArtifactStore
 from tightship_platform.errors import TightshipError
 from tightship_platform.units import format_bytes
 
-MOST_PROFILE_BYTES = 256 * 1024
-"""A profile of 500 layers has 64 KiB."""
-
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """A model, from a workflow's traces or a profile, and the machine to plan for. Null: as the model's own machine."""
-
-    sources: tuple[Source, ...] = ()
-    """Traces to try, with `keys`."""
-    keys: tuple[str, ...] = ()
-    """Of the traces in the artifact store."""
-    artifacts_url: str = ""
-    profile: str | None = None
-    """The text of a profile, where there is no trace; nothing of it has been checked."""
-    recorded_on: str | None = None
-    """Device of the traces: its name, or `cpu`."""
-    recorded_bytes: int | None = None
-    """Memory of that device, as it reported it."""
-    device: str | None = None
-    """Device to plan for, if not that one."""
-    host_bytes: int | None = None
-    cores: int | None = None
-    budget_bytes: int | None = None
-    """Most device memory to use."""
 
 
 def answer(question: Question, tell: Tell = lambda _: None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tightship_analyzers import hardware
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile, RestCost
+from tightship_analyzers.offload_planner.question import CPU
 from tightship_offload.errors import PlanError
 from tightship_offload.plan import Dtype, HardwareSpec
 
@@ -30,7 +31,6 @@ CPU_COPY_BYTES_PER_S = 8e9
 """One thread within host memory, where that plays the device."""
 VISIBLE_FRAC = 0.95
 """Of the memory on a board: drivers and error correction hold back a part."""
-CPU = "cpu"
 NOTE = (
     "Links and CPU updates are assumed from documents, not measured; `tightship offload measure` on that host gives "
     "them."

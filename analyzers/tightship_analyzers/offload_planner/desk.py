@@ -19,8 +19,8 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tightship_analyzers.offload_planner.ask import Question
-from tightship_analyzers.offload_planner.of_workflow import Source
+from tightship_analyzers.offload_planner.question import Question
+from tightship_analyzers.offload_planner.sources import Source
 from tightship_platform.errors import Conflict
 
 log = logging.getLogger(__name__)

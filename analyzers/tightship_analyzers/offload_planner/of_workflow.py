@@ -1,75 +1,20 @@
-"""Which of a workflow's captured traces a plan can be made from, and the profile that it holds.
-
-The page and `tightship offload plan --workflow` choose alike; they differ in how they fetch the file.
-"""
+"""The profile that the first usable one of a workflow's traces holds."""
 
 from __future__ import annotations
 
-import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from tightship_analyzers.offload_planner.profile import Profile
+from tightship_analyzers.offload_planner.sources import Source
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.errors import PlanError
 from tightship_platform.errors import TightshipError
-from tightship_platform.vocabulary import CaptureState
-
-MOST_TRIED = 3
-"""Traces that are read before a workflow counts as one that cannot be planned: the newest may be of an evaluation."""
-LOOKED_AT = 20
-"""Newest captures of a workflow among which a trace is looked for."""
-_KEPT = (CaptureState.UPLOADED, CaptureState.ANALYZED)
-_UNDER_WAY = tuple(state for state in CaptureState if not state.is_final and state not in _KEPT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A stored trace with stacks and shapes."""
-
-    capture: str
-    run: str
-    rank: int
-    trace: int
-    """Id, as the API has it."""
-    sha256: str
-    size_bytes: int
-    requested_ns: int
-
 
 Fetch = Callable[[Source, IO[bytes]], None]
 """Writes the trace file of a source into an open file."""
-
-
-def sources(captures: Sequence[Mapping[str, Any]]) -> list[Source]:
-    """Traces to try, in the order of the captures (as `reads.captures` lists them, newest first)."""
-    return [_source(one, kept[0]) for one in captures if _tells(one) and (kept := _kept(one))][:MOST_TRIED]
-
-
-def lacking(captures: Sequence[Mapping[str, Any]]) -> str:
-    """In words, why a workflow's captures hold no trace to plan from; empty where one does."""
-    if sources(captures):
-        return ""
-    if not captures:
-        return "no trace of it was captured"
-    if any(one["state"] in _UNDER_WAY for one in captures):
-        return "a capture is under way"
-    newest = captures[0]
-    if newest["state"] not in _KEPT:
-        return f"its newest capture {newest['state']}: {newest['reason'] or 'no reason was given'}"
-    if not _tells(newest):
-        without = [what for what in ("stacks", "shapes") if not newest["params"].get(what)]
-        return f"its newest trace was recorded without {' and '.join(without)}"
-    return "the files of its traces were removed, or could not be read"
-
-
-def command_for(workflow: str) -> str:
-    """What captures a trace to plan from, quoted for a shell; a name that begins with a dash is no option."""
-    end = "-- " if workflow.startswith("-") else ""
-    return f"tightship profile --stacks --shapes --wait {end}{shlex.quote(workflow)}"
 
 
 def profile_of_workflow(found: Sequence[Source], fetch: Fetch) -> tuple[Profile, Source]:
@@ -97,26 +42,3 @@ def _profile(source: Source, fetch: Fetch) -> Profile:
             raise PlanError(f"The trace cannot be kept for reading: {error.strerror or error}") from None
         except TightshipError as error:
             raise PlanError(str(error).replace(str(path), f"of capture {source.capture}")) from None
-
-
-def _tells(capture: Mapping[str, Any]) -> bool:
-    return bool(capture["params"].get("stacks") and capture["params"].get("shapes"))
-
-
-def _kept(capture: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Traces whose files are there, by rank."""
-    if capture["state"] not in _KEPT:
-        return []
-    return [rank for rank in capture["ranks"] if rank["url"] is not None and not rank["error"]]
-
-
-def _source(capture: Mapping[str, Any], rank: Mapping[str, Any]) -> Source:
-    return Source(
-        capture=capture["capture"],
-        run=capture["run"],
-        rank=rank["rank"],
-        trace=rank["trace"],
-        sha256=rank["sha256"],
-        size_bytes=rank["bytes"],
-        requested_ns=capture["requested_ns"],
-    )

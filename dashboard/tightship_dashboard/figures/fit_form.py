@@ -6,7 +6,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from tightship_analyzers import hardware
-from tightship_analyzers.offload_planner.of_workflow import command_for
+from tightship_analyzers.offload_planner.sources import command_for
 from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.elements import Node, attrs, empty, notice, section

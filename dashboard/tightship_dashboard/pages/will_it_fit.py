@@ -11,9 +11,9 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from tightship_analyzers.offload_planner.ask import MOST_PROFILE_BYTES, Question
 from tightship_analyzers.offload_planner.desk import Desk, Standing
-from tightship_analyzers.offload_planner.of_workflow import command_for
+from tightship_analyzers.offload_planner.question import MOST_PROFILE_BYTES, Question
+from tightship_analyzers.offload_planner.sources import command_for
 from tightship_dashboard import fit_answers
 from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import fit, fit_form

@@ -12,7 +12,7 @@ import yaml
 from captured_workflow import GIB
 
 from tightship_analyzers import hardware
-from tightship_analyzers.offload_planner.ask import MOST_PROFILE_BYTES, Question, answer
+from tightship_analyzers.offload_planner.ask import answer
 from tightship_analyzers.offload_planner.assumed import (
     ASSUMED_SPREAD_FRAC,
     LINK_FRAC,
@@ -25,6 +25,7 @@ from tightship_analyzers.offload_planner.desk import Desk, Standing
 from tightship_analyzers.offload_planner.fit import MOST_POINTS, fit
 from tightship_analyzers.offload_planner.limits import Wish
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, parse_profile
+from tightship_analyzers.offload_planner.question import MOST_PROFILE_BYTES, Question
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_offload.plan_file import parse_plan
