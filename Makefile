@@ -8,6 +8,9 @@ ARGS ?=
 # Most tests wait for processes, so three at once fit on two cores.
 PYTEST_ARGS ?= -n 3 --dist worksteal
 
+# Hundreds of processes import the same modules: compiled once, each starts sooner.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := all
 .PHONY: all install services demo test lint types fix docs bench exit-storm exactness explore injection clean
 
