@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -257,3 +259,12 @@ def test_every_rule_has_its_page(rule: str) -> None:
     assert text
     assert "## What it finds" in text
     assert rule_text("no-such-rule") is None
+
+
+def test_the_server_starts_without_what_reads_traces() -> None:
+    code = (
+        "import sys, tightship_dashboard.app\n"
+        "sys.exit(', '.join(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules))) or 0)"
+    )
+    started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert started.returncode == 0, started.stderr
