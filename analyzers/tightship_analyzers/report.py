@@ -15,9 +15,7 @@ from tightship_analyzers.offline import OfflineRank, OfflineResult
 from tightship_analyzers.report_parts import print_across, print_facts, print_idle, print_roofline
 from tightship_analyzers.rule import Finding, Rule
 from tightship_analyzers.rule_pages import page_text
-from tightship_analyzers.step_account import QUEUED
 from tightship_analyzers.verdict_words import (
-    PARTS,
     device_of,
     devices_differ,
     headline,
@@ -25,7 +23,6 @@ from tightship_analyzers.verdict_words import (
     losses_first,
     not_judged_words,
     nothing_found,
-    parts_of,
     ranks_on,
     saving_words,
     steps_of,
@@ -42,13 +39,13 @@ MAX_BAR_RANKS = 2
 PLAIN_WIDTH = 120
 """Width where the output is no terminal."""
 
-COLOURS = {
+COLOURS: dict[str, str] = {
     Bucket.PRODUCTIVE: "green",
     Bucket.INPUT: "dark_orange",
     Bucket.CHECKPOINT: "magenta",
     Bucket.HOST_SYNC: "red",
     Bucket.HOST: "yellow",
-    QUEUED: "bright_yellow",
+    Bucket.QUEUED: "bright_yellow",
     Bucket.COMMUNICATION: "cyan",
     Bucket.UNEXPLAINED: "bright_black",
 }
@@ -101,8 +98,8 @@ def _print_rank(console: Console, one: OfflineRank) -> None:
 
 
 def _print_ranks(console: Console, ranks: Sequence[OfflineRank]) -> None:
-    divided = [parts_of(one) for one in ranks]
-    parts = [part for part in PARTS if any(row.get(part) for row in divided)]
+    divided = [one.verdict.summary["buckets"] for one in ranks]
+    parts = [part.value for part in Bucket if any(row.get(part) for row in divided)]
     console.print(Text(ranks_on(ranks), style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("RANK", "STEPS", "MEAN STEP", *(part.replace("_", " ").upper() for part in parts)):

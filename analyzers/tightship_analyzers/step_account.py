@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tightship_analyzers.facts.cause import Cause
-from tightship_analyzers.facts.idle_causes import IdleCauses
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.step_split import StepSplit
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.model import Trace
-from tightship_platform.vocabulary import Bucket
-
-QUEUED = "queued"
-"""Part of the bucket `host` in which the host had issued the next work already: the faces show it by itself."""
 
 
 class StepAccount:
@@ -28,7 +22,7 @@ class StepAccount:
         self.window_ns = 0
         """All those steps; of several ranks their sum."""
         self.parts_ns: Counter[str] = Counter()
-        """Part → ns, summing to `window_ns`: the buckets of a run's account, with `queued` apart from the host's."""
+        """Bucket of a run's account → ns, summing to `window_ns`."""
 
     @property
     def step_ns(self) -> int | None:
@@ -41,11 +35,9 @@ class StepAccount:
         if device not in self.devices:
             self.devices.append(device)
         facts = Facts(trace)
-        steps, split, idle = facts.find(Steps), facts.find(StepSplit), facts.find(IdleCauses)
-        if steps is None or split is None or idle is None:
+        steps, split = facts.find(Steps), facts.find(StepSplit)
+        if steps is None or split is None:
             return
         self.steps += steps.count
         self.window_ns += steps.window_ns
         self.parts_ns.update({bucket.value: ns for bucket, ns in split.buckets_ns.items()})
-        queued_ns = idle.window.spans(Cause.DEVICE_DEPENDENCY).measure_ns
-        self.parts_ns.update({QUEUED: queued_ns, Bucket.HOST.value: -queued_ns})

@@ -11,24 +11,18 @@ from tightship_analyzers.gap_lanes import IDLE
 from tightship_analyzers.offline import OfflineRank, OfflineResult, not_judged
 from tightship_analyzers.rank_figures import MOST_PLACES
 from tightship_analyzers.rule import Evidence, Finding
-from tightship_analyzers.step_account import QUEUED
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, SavingUnit
 
 LEAST_GRAPH_FRAC = 0.001
 """Share of the window below which captured graphs are not worth a line."""
 
-PARTS = tuple(
-    part for bucket in Bucket for part in ((bucket.value, QUEUED) if bucket is Bucket.HOST else (bucket.value,))
-)
-"""What a face divides a window into, in one order for all ranks."""
-
-CLAUSE = {
+CLAUSE: dict[str, str] = {
     Bucket.INPUT: "waits for the next batch",
     Bucket.CHECKPOINT: "waits while state is saved",
     Bucket.HOST_SYNC: "runs dry while the host waits for a value",
     Bucket.HOST: "waits for the host to issue work",
-    QUEUED: "waits though the next work is queued already",
+    Bucket.QUEUED: "waits though the next work is queued already",
     Bucket.COMMUNICATION: "communicates with nothing to hide it",
     Bucket.UNEXPLAINED: "does nothing, and the trace does not say why",
 }
@@ -130,19 +124,9 @@ def not_judged_words(result: OfflineResult) -> list[str]:
 def losses_first(one: OfflineRank) -> list[tuple[str, int]]:
     """(part, ns) of a rank's window: what was productive first, then losses by size; empty ones left out."""
     return sorted(
-        ((part, ns) for part, ns in parts_of(one).items() if ns),
+        ((part, ns) for part, ns in one.verdict.summary["buckets"].items() if ns),
         key=lambda item: (item[0] != Bucket.PRODUCTIVE, -item[1]),
     )
-
-
-def parts_of(one: OfflineRank) -> dict[str, int]:
-    """Part → ns, summing to the window: its buckets, with `queued` apart from the host's."""
-    parts: dict[str, int] = dict(one.verdict.summary["buckets"])
-    causes = one.figures["window_idle_causes"] or []
-    queued = sum(row["ns"] for row in causes if row["cause"] == Cause.DEVICE_DEPENDENCY.word)
-    if queued:
-        parts |= {Bucket.HOST.value: parts.get(Bucket.HOST.value, 0) - queued, QUEUED: queued}
-    return parts
 
 
 def idle_rows(one: OfflineRank) -> list[tuple[str, str, int]]:

@@ -54,6 +54,8 @@ class Bucket(StrEnum):
     """The device ran dry because the host waited for a scalar or another synchronisation."""
     HOST = "host"
     """The device waited for the host to issue work."""
+    QUEUED = "queued"
+    """The device waited though its next work was queued: for another stream, for an event, for a kernel to start."""
     COMMUNICATION = "communication"
     """Communication that no computation hid."""
     HELD_IDLE = "held_idle"

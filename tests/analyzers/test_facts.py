@@ -82,6 +82,7 @@ class TestDeviceBusy:
             Bucket.INPUT: 30_000,
             Bucket.HOST_SYNC: 0,
             Bucket.HOST: 110_000,
+            Bucket.QUEUED: 0,
             Bucket.UNEXPLAINED: 0,
         }
 

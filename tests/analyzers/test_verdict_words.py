@@ -19,7 +19,6 @@ from tightship_analyzers.offline import OfflineResult, analyze_paths
 from tightship_analyzers.rank_analysis import Wanted
 from tightship_analyzers.ranks import RankVerdict, merge_ranks, midpoint_frac
 from tightship_analyzers.rule import Finding, Saving
-from tightship_analyzers.step_account import QUEUED
 from tightship_analyzers.verdict_words import (
     devices_differ,
     graph_words,
@@ -27,7 +26,6 @@ from tightship_analyzers.verdict_words import (
     idle_rows,
     is_clean,
     nothing_found,
-    parts_of,
     saving_words,
     step_words,
 )
@@ -78,10 +76,9 @@ def report(path: Path) -> str:
 def test_work_that_is_queued_is_not_called_the_hosts(tmp_path: Path) -> None:
     result = judged(graphs(tmp_path / "x.json"))
     [one] = result.ranks
-    parts = parts_of(one)
+    parts = one.verdict.summary["buckets"]
     assert sum(parts.values()) == one.verdict.summary["window_ns"] == 3_000_000
-    assert parts[QUEUED] == 3 * 600_000
-    assert one.verdict.summary["buckets"][Bucket.HOST] == parts[QUEUED] + parts[Bucket.HOST]
+    assert parts[Bucket.QUEUED] == 3 * 600_000
     assert "works 20.0 % of the step; 60.0 % it waits though the next work is queued already" in headline(result)
     assert "queued" in page(result)
 
@@ -102,7 +99,7 @@ def test_idle_time_on_the_faces_is_that_of_the_steps(tmp_path: Path) -> None:
     """What the peer counts as idle begins with the first kernel; the faces count what the bars count."""
     path = dispatching(tmp_path / "x.json")
     [one] = judged(path).ranks
-    parts = parts_of(one)
+    parts = one.verdict.summary["buckets"]
     idle_ns = sum(ns for _, _, ns in idle_rows(one))
     assert idle_ns == one.verdict.summary["window_ns"] - parts[Bucket.PRODUCTIVE]
     assert sum(row["ns"] for row in one.figures["idle_causes"]) < idle_ns

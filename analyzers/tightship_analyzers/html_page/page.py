@@ -15,18 +15,17 @@ from tightship_analyzers.html_page.findings import findings_section
 from tightship_analyzers.html_page.markup import Content, Markup, bar, element, table, text
 from tightship_analyzers.offline import OfflineRank, OfflineResult
 from tightship_analyzers.verdict_words import (
-    PARTS,
     device_of,
     devices_differ,
     headline,
     losses_first,
-    parts_of,
     ranks_on,
     steps_of,
     uncovered_words,
     whole_of,
 )
 from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import Bucket
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Nothing is loaded and nothing runs, whatever a name in a trace says."""
@@ -128,11 +127,11 @@ def _swatch(part: str) -> Markup:
 
 
 def _bar(one: OfflineRank) -> Markup:
-    total, divided = one.verdict.summary["window_ns"] or 1, parts_of(one)
+    total, divided = one.verdict.summary["window_ns"] or 1, one.verdict.summary["buckets"]
     # In one order for all ranks, so that they can be compared.
     parts = [
-        (part, divided[part] / total, f"{part.replace('_', ' ')}: {format_frac(divided[part] / total)}")
-        for part in PARTS
+        (part.value, divided[part] / total, f"{part.replace('_', ' ')}: {format_frac(divided[part] / total)}")
+        for part in Bucket
         if divided.get(part)
     ]
     return bar(parts, label=f"Rank {one.rank}: " + ", ".join(title for _, _, title in parts))
