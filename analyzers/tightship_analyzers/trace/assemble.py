@@ -148,7 +148,10 @@ class Assembler:
             [np.empty(0, dtype=np.int64), *(part for table in self._columns.tables for part in table.parts("start_ns"))]
         )
         starts = starts[starts != INVALID]
-        middle = int(np.partition(starts, len(starts) // 2)[len(starts) // 2]) if len(starts) else 0
+        middle = 0
+        if len(starts):
+            starts.partition(len(starts) // 2)
+            middle = int(starts[len(starts) // 2])
         base = self._members.get("baseTimeNanoseconds")
         if base is not None:
             base_ns = integer(base)

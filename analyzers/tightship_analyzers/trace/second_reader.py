@@ -24,7 +24,7 @@ from tightship_analyzers.trace.cutter import Cutter
 from tightship_analyzers.trace.kineto_columns import EventColumns
 from tightship_analyzers.trace.limits import Limits, TraceError
 
-SHARE = 0.57
+SHARE = 0.52
 """Of the file; the first reader's. The second one starts later and unpacks all of it."""
 PLAIN_FACTOR = 12
 """A file that is not packed is worth a second process only where it is so much larger."""
