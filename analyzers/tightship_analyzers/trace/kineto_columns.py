@@ -43,8 +43,9 @@ MOST_GRIDS = 100_000
 """Distinct grids that are remembered; a program has some hundreds."""
 
 
-WORTHWHILE = 1000
-"""Events of one kind that are made into columns at a time: numpy takes some microseconds for each call."""
+WORTHWHILE = 200
+"""Events of one kind that are made into columns at a time: numpy takes some microseconds for each call. Those that wait
+keep the memory around them from going back: with a thousand, reading takes ten bytes more an event."""
 
 
 class _Groups(dict[type, Callable[[Event], None]]):
