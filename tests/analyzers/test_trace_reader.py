@@ -16,7 +16,9 @@ from tightship_analyzers import trace
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.columns import EventKind, Evidence
 from tightship_analyzers.trace.cutter import Cutter
-from tightship_analyzers.trace.kineto_kinds import Event
+from tightship_analyzers.trace.kineto_columns import MOST_BLOCKS, EventColumns
+from tightship_analyzers.trace.kineto_events import decode
+from tightship_analyzers.trace.kineto_kinds import OVERHEADS, Event
 
 BASE = trace_files.BASE_NS + 4_313_986_415_000_000
 
@@ -207,3 +209,20 @@ def test_reads_at_most_one_block_ahead() -> None:
     for blocks in (source._plain(Counting(b"a" * 10**5), b""), source._gunzip(Counting(packed[100:]), packed[:100])):
         assert all(len(block) <= 1000 for block in blocks)
     assert Counting.largest <= 2**16
+
+
+def test_events_do_not_keep_the_text_of_many_blocks() -> None:
+    columns = EventColumns(trace.Limits())
+    rare = decode(b'{"ph": "X", "cat": "overhead", "name": "x", "pid": 1, "tid": 1, "ts": 1.5, "dur": 2}')
+    for _ in range(MOST_BLOCKS):
+        assert not columns.tables[OVERHEADS].rows
+        columns.add(rare)
+    assert columns.tables[OVERHEADS].rows == MOST_BLOCKS
+
+
+def test_threads_beyond_the_limit_are_not_remembered() -> None:
+    columns = EventColumns(trace.Limits(threads=10))
+    text = b'{"ph": "X", "cat": "cpu_op", "name": "x", "pid": 1, "tid": %d, "ts": 1, "dur": 2}'
+    columns.add(decode(b",".join(text % tid for tid in range(1000))))
+    columns.add_waiting()
+    assert columns.full and len(columns.threads) == 11 and len(columns._process) <= 11

@@ -44,8 +44,9 @@ MOST_GRIDS = 100_000
 
 
 WORTHWHILE = 200
-"""Events of one kind that are made into columns at a time: numpy takes some microseconds for each call. Those that wait
-keep the memory around them from going back: with a thousand, reading takes ten bytes more an event."""
+"""Events of one kind that are made into columns at a time: numpy takes some microseconds for each call."""
+MOST_BLOCKS = 4
+"""After so many blocks all are: an event that waits keeps the text of its block in memory."""
 
 
 class _Groups(dict[type, Callable[[Event], None]]):
@@ -75,7 +76,9 @@ class _ThreadsOf(dict[int | str, int]):
         self.threads = threads
 
     def __missing__(self, tid: int | str) -> int:
-        number = self[tid] = self.threads[self.pid, tid]
+        number = self.threads[self.pid, tid]
+        if not self.threads.full:
+            self[tid] = number
         return number
 
 
@@ -121,6 +124,7 @@ class EventColumns:
         self.unknown: defaultdict[str, int] = defaultdict(int)
         """Events whose category has no table, by category."""
         self._waiting = _Groups()
+        self._given = 0
         self._process = _ThreadsOf(-1, self.threads)
         self._limits = limits
 
@@ -172,17 +176,18 @@ class EventColumns:
         groups = self._waiting
         for event in events:
             groups[type(event)](event)
-        for kind, group in groups.lists.items():
-            if len(group) >= WORTHWHILE:
-                self._add_alike(kind, group)
-                group.clear()
+        self._given += 1
+        self._add_groups(WORTHWHILE if self._given % MOST_BLOCKS else 1)
 
     def add_waiting(self) -> None:
         """What was kept for larger groups; after the last event."""
+        self._add_groups(1)
+
+    def _add_groups(self, least: int) -> None:
         for kind, group in self._waiting.lists.items():
-            if group:
+            if len(group) >= least:
                 self._add_alike(kind, group)
-        self._waiting = _Groups()
+                group.clear()
 
     def _add_alike(self, kind: type, group: list[Any]) -> None:
         """Events of one kind."""
