@@ -30,7 +30,8 @@ while not os.path.exists(sys.argv[1]):
     optimizer.step()
     steps += 1
     time.sleep(0.01)
-print("steps", rank, steps, flush=True)
+# Ranks share a pipe, and where Python does not buffer, each word of a print is written by itself.
+os.write(1, f"steps {rank} {steps}\\n".encode())
 sys.exit(int(sys.argv[2]))
 """
 
@@ -125,6 +126,7 @@ def test_torchrun_has_as_many_ranks_as_it_was_told(rig: Rig, tmp_path: Path) -> 
         "-m",
         "torch.distributed.run",
         "--nproc-per-node=2",
+        "--master-port=0",
         str(tmp_path / "train.py"),
         str(tmp_path / "end"),
         "0",
