@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tightship_analyzers.breakdown.trace_diff import SAME_FRAC, Change, DiffRow, Part, Unit
+from tightship_analyzers.breakdown.trace_diff import SAME_FRAC, Change, DiffRow, Part
 from tightship_analyzers.offline_diff import Group, OfflineDiff
 from tightship_analyzers.shown import label
 from tightship_platform.tables import Column, print_table, printable
 from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import SavingUnit
 
 TITLES = {
     Part.KERNEL: "Kernels, copies and sets (device time per {unit})",
@@ -49,7 +50,7 @@ def print_diff(result: OfflineDiff, *, limit: int) -> None:
     console.print(Text(_headline(result), style="bold"), soft_wrap=True)
     if result.before.account.devices != result.after.account.devices:
         console.print(Text("The devices differ: what changed is theirs as well as the program's.", style="bold yellow"))
-    if result.diff.unit is Unit.RECORDING:
+    if result.diff.unit is SavingUnit.RECORDING:
         without = [printable(side.path) for side in (result.before, result.after) if not side.totals.steps]
         holds = "hold" if len(without) > 1 else "holds"
         said = f"{' and '.join(without)} {holds} no steps: whole recordings are compared, however long they are."
@@ -63,7 +64,7 @@ def print_diff(result: OfflineDiff, *, limit: int) -> None:
             continue
         changed = [row for row in rows if row.change is not Change.SAME and row.within is None]
         console.print()
-        console.print(Text(title.format(unit=result.diff.unit.value), style="bold"), soft_wrap=True)
+        console.print(Text(title.format(unit=result.diff.unit.whole), style="bold"), soft_wrap=True)
         print_table(COLUMNS, [_cells(row, room) for row in changed[:limit]], empty="Nothing changed.")
         console.print(Text(_rest(rows, changed, limit, result.diff.unit)), soft_wrap=True)
     for line in (*result.before.skipped, *result.after.skipped):
@@ -116,7 +117,7 @@ def _cells(row: DiffRow, room: int) -> Sequence[object]:
     )
 
 
-def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int, unit: Unit) -> str:
+def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int, unit: SavingUnit) -> str:
     parts = []
     if len(changed) > limit:
         parts.append(f"{plural(len(changed) - limit, 'smaller change')} not shown (--limit)")
@@ -128,5 +129,5 @@ def _rest(rows: Sequence[DiffRow], changed: Sequence[DiffRow], limit: int, unit:
         parts.append(f"{plural(same, 'name')} within {format_frac(SAME_FRAC)} of before")
     growth = round(sum(row.growth_ns for row in rows))
     if rows[0].part is Part.KERNEL:
-        parts.append(f"all together {'+' if growth > 0 else ''}{format_ns(growth)} per {unit.value}")
+        parts.append(f"all together {'+' if growth > 0 else ''}{format_ns(growth)} per {unit.whole}")
     return "; ".join(parts) + "." if parts else ""

@@ -83,13 +83,13 @@ def test_a_recording_without_steps_is_no_step(tmp_path: Path) -> None:
     made.read(tmp_path)
     without = tmp_path / "made.json"
     said = ask(with_steps, without)
-    assert (said["unit"], said["before"]["steps"], said["after"]["steps"]) == ("recording", 2, None)
+    assert (said["unit"], said["before"]["steps"], said["after"]["steps"]) == ("ns/recording", 2, None)
     gemm = next(row for row in said["rows"] if row["name"] == GEMM)
     assert (gemm["before_ns_per_unit"], gemm["after_ns_per_unit"]) == (4_000.0, 8_000.0)
     shown = run(with_steps, without).output
     assert f"{without} holds no steps: whole recordings are compared, however long they are." in shown
     assert "device time per recording" in shown and "per step" not in shown and "1 trace, no steps" in shown
-    assert ask(with_steps, with_steps)["unit"] == "step"
+    assert ask(with_steps, with_steps)["unit"] == "ns/step"
 
 
 def test_folders_are_the_ranks_of_one_run(tmp_path: Path) -> None:

@@ -225,4 +225,4 @@ def test_threads_beyond_the_limit_are_not_remembered() -> None:
     text = b'{"ph": "X", "cat": "cpu_op", "name": "x", "pid": 1, "tid": %d, "ts": 1, "dur": 2}'
     columns.add(decode(b",".join(text % tid for tid in range(1000))))
     columns.add_waiting()
-    assert columns.full and len(columns.threads) == 11 and len(columns._process) <= 11
+    assert columns.full and len(columns.threads) == 11 and len(columns._threads_of) <= 11

@@ -15,6 +15,7 @@ from tightship_analyzers.breakdown.steps import step_count
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.open_rows import OpenRows
+from tightship_platform.vocabulary import SavingUnit
 
 SAME_FRAC = 0.05
 """Changes of the time per unit up to this share of the larger one are within what runs differ by anyway."""
@@ -31,14 +32,6 @@ class Part(StrEnum):
     """Device events, by name."""
     MODULE = "module"
     """Calls of torch modules, where stacks were recorded."""
-
-
-class Unit(StrEnum):
-    """What times are told per."""
-
-    STEP = "step"
-    RECORDING = "recording"
-    """Where not every trace on both sides holds steps: unlike units cannot be compared."""
 
 
 class Change(StrEnum):
@@ -122,7 +115,9 @@ class DiffRow:
 class TraceDiff:
     """The difference of two groups of traces."""
 
-    unit: Unit
+    unit: SavingUnit
+    """What times are told per: a step, or a recording where not every trace holds steps; unlike units cannot be
+    compared."""
     before_units: int
     """Steps of all traces of the group together, or how many recordings it has."""
     after_units: int
@@ -180,9 +175,9 @@ def trace_diff(before: TraceTotals, after: TraceTotals) -> TraceDiff | NotApplic
         return NotApplicable("needs operators, device events or module calls; the traces hold none of them")
     if not before.recordings or not after.recordings:
         return NotApplicable("needs a trace on either side")
-    unit, before_units, after_units = Unit.RECORDING, before.recordings, after.recordings
+    unit, before_units, after_units = SavingUnit.RECORDING, before.recordings, after.recordings
     if before.steps and after.steps:
-        unit, before_units, after_units = Unit.STEP, before.steps, after.steps
+        unit, before_units, after_units = SavingUnit.STEP, before.steps, after.steps
     none = Total()
     rows = [
         DiffRow(

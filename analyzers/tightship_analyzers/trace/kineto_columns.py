@@ -125,7 +125,7 @@ class EventColumns:
         """Events whose category has no table, by category."""
         self._waiting = _Groups()
         self._given = 0
-        self._process = _ThreadsOf(-1, self.threads)
+        self._threads_of = _ThreadsOf(-1, self.threads)
         self._limits = limits
 
     @property
@@ -296,9 +296,9 @@ class EventColumns:
         return np.fromiter(map(self._of_process(pids[0]).__getitem__, tids), dtype=np.int32, count=len(tids))
 
     def _of_process(self, pid: int | str) -> _ThreadsOf:
-        if self._process.pid != pid:
-            self._process = _ThreadsOf(pid, self.threads)
-        return self._process
+        if self._threads_of.pid != pid:
+            self._threads_of = _ThreadsOf(pid, self.threads)
+        return self._threads_of
 
     def _allocations(self, group: list[Any]) -> None:
         group = [event for event in group if event.args.bytes is not None]

@@ -110,7 +110,7 @@ ARGS_OF: dict[int, tuple[str, ...]] = {
 }
 
 
-class InstantArgs(Struct, gc=False, frozen=True):
+class AllocationArgs(Struct, gc=False, frozen=True):
     """The `args` of a memory event."""
 
     address: Number = field(name="Addr", default=-1)
@@ -186,7 +186,7 @@ class Allocation(Struct, gc=False):
     ph: Literal["i"]
     pid: int | str = -1
     tid: int | str = -1
-    args: InstantArgs = InstantArgs()
+    args: AllocationArgs = AllocationArgs()
 
 
 class AutogradArrow(Struct, gc=False):
@@ -198,17 +198,18 @@ class AutogradArrow(Struct, gc=False):
     id: Number = -1
 
 
+_HINTS = get_type_hints(Args)
+_FIELDS = {
+    entry.name: (entry.name, _HINTS[entry.name], field(name=entry.encode_name, default=entry.default))
+    for entry in msgspec.structs.fields(Args)
+}
+
+
 def _args(table: int) -> list[Any]:
     """The field `args` as the events of a table have it, if they need one."""
     if table not in ARGS_OF:
         return []
-    hints = get_type_hints(Args)
-    described = {entry.name: entry for entry in msgspec.structs.fields(Args)}
-    fields = [
-        (name, hints[name], field(name=described[name].encode_name, default=described[name].default))
-        for name in ARGS_OF[table]
-    ]
-    args: Any = msgspec.defstruct(f"Args_{table}", fields, gc=False, frozen=True)
+    args: Any = msgspec.defstruct(f"Args_{table}", [_FIELDS[name] for name in ARGS_OF[table]], gc=False, frozen=True)
     return [("args", args, args())]
 
 
@@ -234,11 +235,13 @@ WITH_TEXT, WITH_INTEGERS = _kinds(Raw, NO_TIME), _kinds(int, NO_WHOLE_TIME)
 PASSED_OVER = tuple(
     msgspec.defstruct(f"Flow_{category}", [], gc=False, tag_field="cat", tag=category) for category in LAUNCH_FLOWS
 )
-# The other phases of the format that Kineto's JSON borrows; they only have to be counted.
+_COUNTED = "BEIbenSTpFtCNODPRcvV(),="
+"""The other phases of the format that Kineto's JSON borrows; they only have to be counted."""
 OTHER_PHASES = tuple(
     msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False, bases=(Unplaced,))
-    for phase in "BEIbenSTpFtCNODPRcvV(),="
+    for phase in _COUNTED
 )
-PHASES = frozenset("XsfMBEIbenSTpFtCNODPRcvV(),=i")
+PHASES = frozenset("XsfMi" + _COUNTED)
 
-Event = Complete | Allocation | AutogradArrow | Arrow | Label | Uncategorised | Unplaced | Struct
+Event = Struct
+"""One of those above."""
