@@ -27,8 +27,12 @@ def on_optimizer(call: Callable[[Optimizer], None]) -> None:
     _met.append(call)
 
 
-def on_move(around: Callable[[nn.Module], AbstractContextManager[object]]) -> None:
-    """From now on a module moves to a device that is not the CPU within `around(module)`."""
+Move = Callable[[nn.Module], nn.Module]
+"""Moves a module as a script has moved it."""
+
+
+def on_move(around: Callable[[nn.Module, Move], AbstractContextManager[object]]) -> None:
+    """From now on a module moves to a device that is not the CPU within `around(module, move)`."""
     real_to, real_cuda = nn.Module.to, nn.Module.cuda
 
     @functools.wraps(real_to)
@@ -36,12 +40,12 @@ def on_move(around: Callable[[nn.Module], AbstractContextManager[object]]) -> No
         device, *_ = torch._C._nn._parse_to(*args, **kwargs)
         if device is None or device.type == "cpu":
             return real_to(self, *args, **kwargs)
-        with around(self):
+        with around(self, lambda module: real_to(module, *args, **kwargs)):
             return real_to(self, *args, **kwargs)
 
     @functools.wraps(real_cuda)
     def cuda(self: nn.Module, device: Any = None) -> nn.Module:
-        with around(self):
+        with around(self, lambda module: real_cuda(module, device)):
             return real_cuda(self, device)
 
     nn.Module.to = to  # type: ignore[method-assign, assignment]

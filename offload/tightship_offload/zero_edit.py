@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from tightship_offload.errors import OffloadError
 from tightship_offload.integrations.one_line import OneLine, fits, planned_part
 from tightship_offload.integrations.state_in_place import leave_state_in_place
 from tightship_offload.integrations.zero_grad import wait_for_no_update
-from tightship_offload.interception import on_move, on_optimizer
+from tightship_offload.interception import Move, on_move, on_optimizer
 from tightship_offload.lost_updates import warn_of_lost_updates
 from tightship_offload.owner import holders_of, is_alive
 from tightship_offload.plan import Clipping
@@ -53,6 +54,7 @@ def _apply(path: str, *, optional: bool) -> None:
         return
     done: list[Optimizer] = []
     refused: list[OffloadError] = []
+    moves: list[tuple[weakref.ref[nn.Module], Move]] = []
 
     def met(optimizer: Optimizer) -> None:
         if done or refused:  # a job's other optimizers (of another model, or a copy) are its own
@@ -80,12 +82,19 @@ def _apply(path: str, *, optional: bool) -> None:
         except OffloadError as error:
             refused.append(error)
             _give_up(error, optional)
+            for moved, move in moves:
+                if (one := moved()) is not None:
+                    move(one)  # the layers, too, which stayed for the plan's sake
+        moves.clear()
 
-    def around(model: nn.Module) -> AbstractContextManager[None]:
+    def around(model: nn.Module, move: Move) -> AbstractContextManager[None]:
         if refused or planned_part(model, plan) is None:
             return nullcontext()
         try:
-            return OneLine(plan).layers_stay(model)
+            stay = OneLine(plan).layers_stay(model)
+            if not done:
+                moves.append((weakref.ref(model), move))
+            return stay
         except OffloadError as error:
             refused.append(error)
             _give_up(error, optional)

@@ -164,6 +164,25 @@ def test_an_optional_plan_that_does_not_apply_leaves_the_job_alone(tmp_path: Pat
     assert done.stdout.split()[1] == "ordinary"
 
 
+MOVED = (
+    SCRIPT.partition("make = ")[0]
+    + """
+model.to("meta", dtype=torch.bfloat16)
+print(*{p.device.type for p in model.blocks.parameters()})
+optimizer = torch.optim.AdamW(model.parameters())
+print(*{p.device.type for p in model.parameters()}, *{p.dtype for p in model.parameters()})
+"""
+)
+
+
+def test_an_optional_plan_that_is_refused_after_the_move_leaves_no_layer_behind(tmp_path: Path) -> None:
+    plan = PLAN.replace("resident: [0]", "resident: []") + "optimizer: {gpu_streamed: [1]}\n"
+    done = run(tmp_path, script=MOVED, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, plan), TIGHTSHIP_OFFLOAD_OPTIONAL="1")
+    assert done.returncode == 0, done.stderr
+    assert "optimizer.gpu_streamed" in done.stderr and "the job runs without the plan" in done.stderr
+    assert done.stdout.splitlines() == ["cpu", "meta torch.bfloat16"]
+
+
 def test_a_python_without_the_runtime_ends_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "tightship_offload").mkdir()
     (tmp_path / "tightship_offload" / "__init__.py").write_text("raise ImportError('not here\\n')\n")

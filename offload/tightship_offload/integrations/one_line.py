@@ -1,14 +1,15 @@
 """What the adapters share: a plan, or a window by hand, for the model that a library trains.
 
 [Note: layers stay] A library moves the model to the device before it makes the optimizer; `apply` needs both, and an
-oversized model would not survive the move. So for the time of the move the layers that are going to take turns are not
-reached by `Module.to`: everything else goes, through the classes' own code, and `apply` does the rest.
+oversized model would not survive the move. So for the time of the move the layers that are going to take turns take on
+the dtype that is asked for, but do not go: everything else goes, through the classes' own code, and `apply` does the
+rest.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from typing import Any
@@ -136,5 +137,11 @@ def refuse_processes() -> None:
             )
 
 
-def _stay(module: nn.Module) -> Any:
-    return lambda *_, **__: module
+def _stay(module: nn.Module) -> Callable[..., nn.Module]:
+    """`module._apply` without the move that its function makes."""
+    real: Callable[..., nn.Module] = module._apply
+
+    def at_home(move: Callable[[torch.Tensor], torch.Tensor], *arguments: Any, **named: Any) -> nn.Module:
+        return real(lambda tensor: tensor.to(move(tensor.new_empty((0,) * tensor.dim())).dtype), *arguments, **named)
+
+    return at_home

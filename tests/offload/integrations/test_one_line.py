@@ -55,6 +55,16 @@ def test_layers_that_take_turns_stay_while_the_rest_moves(by_hand: bool) -> None
     assert set(devices(model).values()) == {"meta"}, "afterwards they move as ever"
 
 
+def test_layers_that_stay_take_on_the_dtype_of_the_move() -> None:
+    model = Outer()
+    weights = {name: value.clone() for name, value in model.net.blocks.state_dict().items()}
+    with OneLine({"window": 2, "layers": "net.blocks.*"}).layers_stay(model):
+        model.to(ELSEWHERE, torch.bfloat16)
+    assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
+    for name, value in model.net.blocks.state_dict().items():
+        assert torch.equal(value, weights[name].bfloat16()), name
+
+
 def test_a_move_that_fails_leaves_nothing_behind() -> None:
     model = Outer()
     with pytest.raises(ValueError, match="no device"), OneLine({"window": 2}).layers_stay(model):
