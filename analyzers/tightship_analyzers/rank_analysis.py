@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tightship_analyzers.across_ranks.arrivals import CollectiveArrivals, collective_arrivals
@@ -15,10 +15,11 @@ from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.judge import Verdict, judge_facts
 from tightship_analyzers.picked_steps import pick_step
 from tightship_analyzers.rank_figures import Figures, rank_figures
-from tightship_analyzers.rule import Rule, Scope
+from tightship_analyzers.rule import Finding, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.sources import open_source
 from tightship_analyzers.trace.blocks import Progress
+from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.errors import Invalid, TightshipError
 
@@ -115,12 +116,17 @@ def analyze_file(
     return RankAnalysis(
         source=source,
         rank=trace.rank,
-        verdict=verdict,
+        verdict=replace(verdict, findings=[_told(finding) for finding in verdict.findings]),
         figures=figures,
         costs=_costs(facts),
         arrivals=collective_arrivals(_picked(facts) if wanted.step is not None else trace),
         gaps=longest_gaps(facts, wanted.gaps),
     )
+
+
+def _told(finding: Finding) -> Finding:
+    """Without the intervals that only the judgement itself needs: of many ranks they would be most of the memory."""
+    return replace(finding, claims=Intervals.none(), without=None)
 
 
 def _picked(facts: Facts) -> Trace:
