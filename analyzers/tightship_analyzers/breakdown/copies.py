@@ -14,6 +14,7 @@ from tightship_analyzers.breakdown.device_events import NO_DEVICE_EVENTS, tick_n
 from tightship_analyzers.breakdown.duration_stats import DurationStats
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.columns import EventKind, Int64s
+from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
@@ -117,7 +118,7 @@ def copies(trace: Trace) -> tuple[Copies, ...] | NotApplicable:
         return NO_COPIES
     tick = tick_ns(trace)
     types = {number: copy_type(trace.names[number]) for number in numbers_in(events.name).tolist()}
-    pageable = trace.names.mask(events.name, lambda text: "pageable" in text.lower())
+    pageable = CopyMemory.of(trace, events).pageable
     result = []
     for kind_of in sorted(set(types.values())):
         mask = np.isin(events.name, [number for number, name in types.items() if name == kind_of])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.enclosing import outermost
-from tightship_analyzers.facts.host_syncs import READING_OPS, SYNC_CALL
+from tightship_analyzers.facts.host_syncs import READING_OPS
 from tightship_analyzers.facts.kernel_ops import KernelOps
 from tightship_analyzers.facts.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.memo import Facts, NotApplicable
@@ -19,15 +18,11 @@ from tightship_analyzers.facts.stall_cost import idle_through, stall_cost
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.work_threads import WorkThreads
 from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools, DeviceEvents, Int32s, Int64s, Launches, Trace
-
-WAITING_CALL = re.compile(r"(cuda|hip)(Memcpy|Memset)(2D|3D)?(To|From)?(Array|Symbol)?(_v\d+)?|hipMemcpyWithStream")
-"""Calls that return when the copy is done. The variants called Async return when it is queued."""
-
-STAGED_BYTES = 64 * 1024
-"""Up to this size a copy from pageable memory to the device is staged and the call returns at once.
-Source: CUDA Runtime API, "API synchronization behavior"."""
+from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import BLOCKING_COPY, SYNC_CALL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,10 +68,9 @@ class BlockingCopies:
         calls = trace.launches.take(events.launch)
         end_ns = np.maximum(calls.end_ns, _waited_until(trace, calls, op))
         waits = end_ns > calls.end_ns
-        waits |= trace.names.mask(calls.name, lambda name: WAITING_CALL.fullmatch(name) is not None)
-        pageable = trace.names.mask(events.name, lambda name: "pageable" in name.lower())
-        to_device = trace.names.mask(events.name, lambda name: "HtoD" in name or "HostToDevice" in name)
-        waits |= pageable & ~(to_device & (events.bytes >= 0) & (events.bytes <= STAGED_BYTES))
+        waits |= trace.names.mask(calls.name, matcher(BLOCKING_COPY))
+        memory = CopyMemory.of(trace, events)
+        waits |= memory.holds_host
         reading = trace.host_ops.take(trace.names.mask(trace.host_ops.name, READING_OPS.__contains__))
         waits &= outermost(calls.tid, calls.start_ns, calls.end_ns, reading) < 0
         waits &= facts[WorkThreads].among(calls.tid)
@@ -92,8 +86,8 @@ class BlockingCopies:
             calls.tid[waits],
             start_ns,
             end_ns,
-            pageable[waits],
-            to_device[waits],
+            memory.pageable[waits],
+            memory.to_device[waits],
             gaps.spans,
         )
 
@@ -101,9 +95,7 @@ class BlockingCopies:
 def _waited_until(trace: Trace, calls: Launches, op: Int64s) -> Int64s:
     """(calls,) end of the first synchronisation after each call within the same operator; 0 where there is none."""
     found = np.zeros(len(calls), dtype=np.int64)
-    syncs = trace.launches.take(
-        trace.names.mask(trace.launches.name, lambda name: SYNC_CALL.fullmatch(name) is not None)
-    )
+    syncs = trace.launches.take(trace.names.mask(trace.launches.name, matcher(SYNC_CALL)))
     for tid in np.unique(calls.tid).tolist():
         own = syncs.take(syncs.tid == tid)
         rows = np.flatnonzero((calls.tid == tid) & (op >= 0))

@@ -8,6 +8,7 @@ import numpy as np
 
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.names import matcher
 
 LOADING_NS = 1_000_000
 """A launch takes 5 to 50 µs. Source: in the reference traces (V100, RTX 2080 Ti, MI250) first launches that load take
@@ -24,7 +25,7 @@ def loading_launches(trace: Trace, tid: int) -> Intervals:
     """
     calls, events = trace.launches, trace.device_events
     long = calls.end_ns - calls.start_ns > LOADING_NS
-    long &= trace.names.mask(calls.name, lambda name: KERNEL_LAUNCH.fullmatch(name) is not None)
+    long &= trace.names.mask(calls.name, matcher(KERNEL_LAUNCH))
     slow = long & (calls.tid == tid)
     if not slow.any():
         return Intervals.none()

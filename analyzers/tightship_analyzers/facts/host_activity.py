@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -17,6 +17,7 @@ from tightship_analyzers.facts.window import Window
 from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_analyzers.trace.model import Names, Trace
+from tightship_analyzers.trace.names import matcher
 
 MAX_SILENCE_NS = 1_000_000
 """Between two operators the host runs Python that a trace without stacks does not show. Up to this long that is what a
@@ -131,11 +132,6 @@ def _causes(
         | loading,
     )
     yield Cause.COLLECTIVE_WAIT, spans((ops, WAITING_OPS), (marks, WAITING_OPS), (frames, WAITING_FRAMES))
-
-
-def matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    """Does a whole name fit the pattern?"""
-    return lambda name: pattern.fullmatch(name) is not None
 
 
 class _Named(NamedTuple):

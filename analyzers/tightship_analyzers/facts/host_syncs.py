@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,10 +17,8 @@ from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.work_threads import WorkThreads
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int32s, Int64s, Launches
-
-SYNC_CALL = re.compile(r"(cuda|hip|mtia|xpu)\w*Synchronize(_v\d+)?|cu(Ctx|Stream|Event)Synchronize|hipStreamWait")
-COPY_CALL = re.compile(r"cudaMemcpy(_v\d+)?|hipMemcpy|hipMemcpyWithStream")
-"""Copies that return when they are done; how ROCm reads a scalar."""
+from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import BLOCKING_COPY, SYNC_CALL
 
 SCALAR_OPS = frozenset(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
 """Operators whose result is a value on the host."""
@@ -81,8 +78,8 @@ class HostSyncs:
             return window
         calls = trace.launches.overlapping(window.start_ns, window.end_ns)
         calls = calls.take(facts[WorkThreads].among(calls.tid))
-        waits = trace.names.mask(calls.name, lambda name: SYNC_CALL.fullmatch(name) is not None)
-        copies = trace.names.mask(calls.name, lambda name: COPY_CALL.fullmatch(name) is not None)
+        waits = trace.names.mask(calls.name, matcher(SYNC_CALL))
+        copies = trace.names.mask(calls.name, matcher(BLOCKING_COPY))
         calls, waits = calls.take(waits | copies), waits[waits | copies]
         op = _around(facts, calls, READING_OPS)
         kept = (op >= 0) | (waits & (_around(facts, calls, COPYING_OPS) < 0))

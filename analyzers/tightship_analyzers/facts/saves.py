@@ -13,6 +13,7 @@ from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Frames
+from tightship_analyzers.trace.names import matcher
 
 SAVE_FRAMES = re.compile(
     r"""torch/serialization\.py\(\d+\):\ (save|_save|_legacy_save)
@@ -45,7 +46,7 @@ class Saves:
         if isinstance(window, NotApplicable):
             return window
         frames = stacks.frames
-        calls = frames.take(facts.trace.names.mask(frames.name, lambda name: SAVE_FRAMES.fullmatch(name) is not None))
+        calls = frames.take(facts.trace.names.mask(frames.name, matcher(SAVE_FRAMES)))
         latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(calls.end_ns)))[: len(calls)]
         calls = calls.take(calls.end_ns > latest).overlapping(window.start_ns, window.end_ns)
         return cls(calls=calls, spans=Intervals.of_table(calls).clip(window.start_ns, window.end_ns))

@@ -19,6 +19,7 @@ from tightship_analyzers.graph.streams import Streams
 from tightship_analyzers.graph.waits import StreamWaits
 from tightship_analyzers.trace.columns import Int8s, Int64s
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.names import matcher
 
 PLAUSIBLE_NS = 30_000
 """A kernel whose turn it is starts within this time; source: HolisticTraceAnalysis, `consecutive_kernel_delay`."""
@@ -40,7 +41,7 @@ class DeviceEdges:
         linked = np.flatnonzero(streams.linked)
         self._events, self._launches, self._streams = events, trace.launches, streams
         self._of_graph = np.zeros(len(events), dtype=np.bool_)
-        graphs = trace.names.mask(trace.launches.name, lambda name: GRAPH_LAUNCH.fullmatch(name) is not None)
+        graphs = trace.names.mask(trace.launches.name, matcher(GRAPH_LAUNCH))
         self._of_graph[linked] = graphs[events.launch[linked]]
         self._gap_ns, self._latency_ns = self._typical(chained[~np.isin(chained, waits.dst)], linked, chained)
         self.src = np.concatenate((streams.before[chained], waits.src, events.launch[linked]))

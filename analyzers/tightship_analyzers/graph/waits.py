@@ -11,22 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tightship_analyzers.graph.blocking import PAGEABLE, Blocks, what_blocks
 from tightship_analyzers.graph.streams import CLOCK_NS, Streams
 from tightship_analyzers.trace.columns import Bools, Int64s
+from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.runtime_calls import Blocks, what_blocks
 
 RETURN_NS = 100_000
 """A call that waits returns within this time after the device has finished; longer is not explained by the wait.
 Waking a sleeping thread takes 5–50 µs on the reference traces."""
-STAGED_BYTES = 64 * 1024
-"""A copy of up to this size from pageable memory to the device does not hold the host.
-Source: CUDA Runtime API, "API synchronization behavior"."""
-TO_DEVICE = "HtoD"
 FULL_QUEUE = 512
 """A launch can only be held up by a full queue when this many events wait. CUDA's queue takes 1024 launches; streams
 and copies have queues of their own."""
+WAITING = (Blocks.DEVICE, Blocks.STREAM, Blocks.EVENT, Blocks.FREE)
 LONG_LAUNCH_NS = 30_000
 """A launch takes 3–10 µs; one that waits for room in the queue takes as long as a kernel."""
 
@@ -83,7 +81,7 @@ def host_waits(trace: Trace, streams: Streams) -> HostWaits:
     queue = np.concatenate([np.full(len(calls), queued) for calls, *_, queued in pairs])
     begun = events.start_ns[event] <= trace.launches.end_ns[call]  # else nobody can have waited for it
     call, event, of_start, queue = call[begun], event[begun], of_start[begun], queue[begun]
-    named = np.isin(blocks, (Blocks.DEVICE, Blocks.STREAM, Blocks.EVENT))
+    named = np.isin(blocks, WAITING)
     rows, place = np.unique(np.append(np.flatnonzero(named), call), return_inverse=True)
     place = place[int(named.sum()) :]
     until = np.where(of_start, events.start_ns[event], events.end_ns[event])
@@ -96,11 +94,11 @@ def host_waits(trace: Trace, streams: Streams) -> HostWaits:
 def _by_name(trace: Trace, streams: Streams, blocks: np.ndarray) -> list[tuple[Int64s, Int64s]]:
     """(calls, events) of the calls that wait by what they are."""
     launches, events = trace.launches, trace.device_events
-    calls = np.flatnonzero(np.isin(blocks, (Blocks.DEVICE, Blocks.STREAM, Blocks.EVENT)))
+    calls = np.flatnonzero(np.isin(blocks, WAITING))
     if not len(calls) or not streams.all:
         return []
     begin, latest = launches.start_ns[calls], launches.end_ns[calls] + CLOCK_NS
-    everything = blocks[calls] == Blocks.DEVICE
+    everything = np.isin(blocks[calls], (Blocks.DEVICE, Blocks.FREE))
     current = _stream_of_last_launch(trace, streams, calls)
     found: list[tuple[Int64s, Int64s]] = []
     ended = np.full(len(calls), np.iinfo(np.int64).min)
@@ -175,16 +173,14 @@ def _blocking_copies(trace: Trace, streams: Streams, blocks: np.ndarray) -> tupl
     """Rows of copies whose call returned with the copy's end, and of those whose call returned only after the copy
     could start, because its source is pageable memory that had to be staged."""
     events, launches = trace.device_events, trace.launches
-    pageable = trace.names.mask(events.name, lambda name: PAGEABLE in name)
-    upload = trace.names.mask(events.name, lambda name: TO_DEVICE in name)
-    pageable &= ~(upload & (events.bytes >= 0) & (events.bytes <= STAGED_BYTES))
-    rows = np.flatnonzero(streams.linked & pageable)
+    memory = CopyMemory.of(trace, events)
+    rows = np.flatnonzero(streams.linked & memory.holds_host)
     by_call = np.flatnonzero(streams.linked)
     by_call = by_call[blocks[events.launch[by_call]] == Blocks.COPY]
     rows = np.union1d(rows, by_call)
     begin, end = launches.start_ns[events.launch[rows]], launches.end_ns[events.launch[rows]]
     started = events.start_ns[rows] <= end + CLOCK_NS
-    whole = started & (events.end_ns[rows] <= end + np.where(upload[rows], RETURN_NS, CLOCK_NS))
+    whole = started & (events.end_ns[rows] <= end + np.where(memory.to_device[rows], RETURN_NS, CLOCK_NS))
     before = streams.before[rows]
     held = (before >= 0) & (events.end_ns[before] > begin)
     staged = started & ~whole & held

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.names import matcher
 
 LEAST_SHARE_FRAC = 0.3
 """Of the model's forward that its layers must take."""
@@ -62,7 +63,7 @@ def find_layers(trace: Trace, backward: np.ndarray[tuple[int, ...], np.dtype[np.
     :param backward: (rows, 2) starts and ends of backward on the training thread: calls inside it recompute.
     """
     frames = trace.frames
-    modules = trace.names.mask(frames.name, lambda name: _MODULE.fullmatch(name) is not None)
+    modules = trace.names.mask(frames.name, matcher(_MODULE))
     if not modules.any():
         return "the trace holds no module calls; record with stacks (tightship profile --stacks)"
     tids, counts = np.unique(frames.tid[modules], return_counts=True)

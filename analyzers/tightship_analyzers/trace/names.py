@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -16,6 +17,11 @@ def clean(text: str, limit: int) -> str:
     """Text from outside without what would control a terminal or a page: one line of at most `limit` characters."""
     text = text[:limit]
     return text if text.isprintable() else text.translate(_CONTROLS)
+
+
+def matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    """Does a whole name fit the pattern?"""
+    return lambda name: pattern.fullmatch(name) is not None
 
 
 class Names:

@@ -1,4 +1,4 @@
-"""Calls that hold the host until the device has got somewhere, by the names of the vendors' runtimes."""
+"""Calls of the vendors' runtimes that hold the host, by name: the one list of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 from tightship_analyzers.trace.columns import Int8s
 from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
-
-PAGEABLE = "Pageable"
 
 
 class Blocks(IntEnum):
@@ -25,26 +23,39 @@ class Blocks(IntEnum):
     EVENT = 3
     """One event that was recorded in a stream."""
     COPY = 4
-    """The copy that it starts itself."""
+    """The copy that it starts itself. (The variants called Async return when it is queued.)"""
     STREAM_WAIT = 5
     """Not the host: a stream waits for an event from here on."""
     RECORD = 6
     """Nothing: it marks the place in a stream that others wait for."""
+    FREE = 7
+    """All that was launched before, for it frees memory which that may use."""
 
 
-_CALLS: tuple[tuple[re.Pattern[str], Blocks], ...] = (
-    # Freeing device memory waits for all work on it.
-    (re.compile(r"(cuda|hip|mtia|xpu)\w*DeviceSynchronize(_v\d+)?|cuCtxSynchronize|synchronize"), Blocks.DEVICE),
-    (re.compile(r"(cuda|hip)Free(Host)?|cuMemFree(_v\d+)?"), Blocks.DEVICE),
-    (re.compile(r"(cuda|hip|mtia|xpu)\w*StreamSynchronize\w*|cuStreamSynchronize|synchronizeStream"), Blocks.STREAM),
-    (re.compile(r"(cuda|hip|mtia|xpu)\w*EventSynchronize\w*|cuEventSynchronize"), Blocks.EVENT),
-    (
-        re.compile(r"(cuda|hip)Memcpy(2D|3D)?(ToSymbol|FromSymbol)?|hipMemcpyWithStream|hipMemcpy(Dto|Hto)[DH]"),
-        Blocks.COPY,
+_CALLS = {
+    Blocks.DEVICE: re.compile(r"(cuda|hip|mtia|xpu)\w*DeviceSynchronize(_v\d+)?|cuCtxSynchronize|synchronize"),
+    Blocks.STREAM: re.compile(r"(cuda|hip|mtia|xpu)\w*StreamSynchronize\w*|cuStreamSynchronize|synchronizeStream"),
+    Blocks.EVENT: re.compile(r"(cuda|hip|mtia|xpu)\w*EventSynchronize\w*|cuEventSynchronize"),
+    Blocks.COPY: re.compile(
+        r"(cuda|hip)Memcpy(2D|3D)?(To|From)?(Array|Symbol)?(_v\d+)?|hipMemcpyWithStream"
+        r"|(hip|cu)Memcpy(Dto|Hto)[DH](_v\d+)?|cuMemcpy(_v\d+)?"
     ),
-    (re.compile(r"cuMemcpy(Dto[DH]|Hto[DH])?(_v\d+)?"), Blocks.COPY),
-    (re.compile(r"(cuda|hip)StreamWaitEvent\w*|cuStreamWaitEvent|enqueueCommand waitOnEvent"), Blocks.STREAM_WAIT),
-    (re.compile(r"(cuda|hip)EventRecord\w*|cuEventRecord\w*|recordEvent"), Blocks.RECORD),
+    Blocks.STREAM_WAIT: re.compile(r"(cuda|hip)StreamWaitEvent\w*|cuStreamWaitEvent|enqueueCommand waitOnEvent"),
+    Blocks.RECORD: re.compile(r"(cuda|hip)EventRecord\w*|cuEventRecord\w*|recordEvent"),
+    Blocks.FREE: re.compile(r"(cuda|hip)Free(Host)?|cuMemFree(_v\d+)?"),
+}
+
+SYNC_CALL = re.compile("|".join(_CALLS[kind].pattern for kind in (Blocks.DEVICE, Blocks.STREAM, Blocks.EVENT)))
+"""Calls that wait for the device and do nothing else."""
+
+BLOCKING_COPY = _CALLS[Blocks.COPY]
+
+COPY_CALL = re.compile(r"(cuda|hip|cu)(Memcpy|Memset)\w*")
+"""Calls that start a copy or a fill, whether they wait for it or not."""
+
+ALLOCATING_CALL = re.compile(
+    r"(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc|Register|Unregister)|MemPool)\w*"
+    r"|cuMem(Alloc|Free|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess|Host(Alloc|Register))\w*"
 )
 
 
@@ -53,5 +64,5 @@ def what_blocks(trace: Trace) -> Int8s:
     kind_of = np.zeros(len(trace.names) + 1, dtype=np.int8)
     for number in numbers_in(trace.launches.name).tolist():
         name = trace.names[number]
-        kind_of[number] = next((kind for pattern, kind in _CALLS if pattern.fullmatch(name)), Blocks.NOTHING)
+        kind_of[number] = next((kind for kind, pattern in _CALLS.items() if pattern.fullmatch(name)), Blocks.NOTHING)
     return kind_of[trace.launches.name]

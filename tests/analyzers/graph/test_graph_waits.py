@@ -13,7 +13,8 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.graph.model import Edge, Graph, Node
 from tightship_analyzers.graph.streams import MAX_STREAMS
-from tightship_analyzers.graph.waits import FULL_QUEUE, STAGED_BYTES
+from tightship_analyzers.graph.waits import FULL_QUEUE
+from tightship_analyzers.trace.copy_memory import STAGED_BYTES
 from tightship_analyzers.trace.model import Trace
 
 END = 1_000_000

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from tightship_analyzers.facts.blocking_copies import STAGED_BYTES, WAITING_CALL
 from tightship_analyzers.facts.cause import Cause
 from tightship_analyzers.facts.enclosing import outermost
-from tightship_analyzers.facts.host_activity import matcher
-from tightship_analyzers.facts.host_syncs import COPYING_OPS, READING_OPS, SYNC_CALL
+from tightship_analyzers.facts.host_syncs import COPYING_OPS, READING_OPS
 from tightship_analyzers.facts.idle.found import Found
 from tightship_analyzers.facts.stall_cost import left_behind
 from tightship_analyzers.trace.columns import Bools, Int8s, Int32s, Int64s
+from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
-
-ALLOCATING_CALL = re.compile(
-    r"(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc|Register|Unregister)|MemPool)\w*"
-    r"|cuMem(Alloc|Free|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess|Host(Alloc|Register))\w*"
-)
-
-
-COPY_CALL = re.compile(r"(cuda|hip|cu)(Memcpy|Memset)\w*")
+from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import ALLOCATING_CALL, BLOCKING_COPY, COPY_CALL, SYNC_CALL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +39,7 @@ class Stalls:
     def of(cls, trace: Trace, work_thread: Bools) -> Self:
         """`work_thread`: for each runtime call, is it of a thread that issues the step's work?"""
         names, calls, ops = trace.names, trace.launches, trace.host_ops
-        copies = names.mask(calls.name, matcher(WAITING_CALL)) | _staged(trace)
+        copies = names.mask(calls.name, matcher(BLOCKING_COPY)) | _held_by_copy(trace)
         allocates = names.mask(calls.name, matcher(ALLOCATING_CALL))
         blocks = names.mask(calls.name, matcher(SYNC_CALL)) | copies | allocates
         rows = np.flatnonzero((blocks | names.mask(calls.name, matcher(COPY_CALL))) & work_thread)
@@ -86,12 +78,10 @@ class Stalls:
         )
 
 
-def _staged(trace: Trace) -> Bools:
+def _held_by_copy(trace: Trace) -> Bools:
     """(calls,) is it an asynchronous copy from or to pageable memory, which holds the host all the same?"""
     events = trace.device_events
-    pageable = trace.names.mask(events.name, lambda name: "pageable" in name.lower())
-    to_device = trace.names.mask(events.name, lambda name: "HtoD" in name or "HostToDevice" in name)
-    pageable &= ~(to_device & (events.bytes >= 0) & (events.bytes <= STAGED_BYTES)) & (events.launch >= 0)
-    staged = np.zeros(len(trace.launches), dtype=np.bool_)
-    staged[events.launch[pageable]] = True
-    return staged
+    holding = CopyMemory.of(trace, events).holds_host & (events.launch >= 0)
+    calls = np.zeros(len(trace.launches), dtype=np.bool_)
+    calls[events.launch[holding]] = True
+    return calls

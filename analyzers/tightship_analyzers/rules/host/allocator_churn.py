@@ -42,18 +42,19 @@ import numpy as np
 from tightship_analyzers.claiming import share_of
 from tightship_analyzers.evidence import change
 from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.idle.stalls import ALLOCATING_CALL
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.work_threads import WorkThreads
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.stall_claims import Pauses, claim_pauses
+from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import ALLOCATING_CALL
 
 
 def judge(facts: Facts) -> Judgement:
     """One finding per place that makes torch allocate."""
     steps, launches, names = facts[Steps], facts.trace.launches, facts.trace.names
-    chosen = names.mask(launches.name, lambda name: ALLOCATING_CALL.fullmatch(name) is not None)
+    chosen = names.mask(launches.name, matcher(ALLOCATING_CALL))
     calls = launches.take(chosen & facts[WorkThreads].among(launches.tid))
     calls = calls.take((calls.start_ns >= steps.start_ns) & (calls.start_ns < steps.end_ns))
     if steps.count > 1 and (not len(calls) or _step(steps, int(calls.start_ns.max())) == 0):

@@ -37,12 +37,12 @@ from __future__ import annotations
 
 from tightship_analyzers.claiming import share_of
 from tightship_analyzers.evidence import change
-from tightship_analyzers.facts.host_syncs import SYNC_CALL
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.sync_places import SyncKind, SyncPlaces
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.sync_claims import claim_syncs
+from tightship_analyzers.trace.runtime_calls import SYNC_CALL
 
 
 def judge(facts: Facts) -> Judgement:
