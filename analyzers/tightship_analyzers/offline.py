@@ -9,6 +9,7 @@ from typing import Any
 from tightship_analyzers.across_ranks.side_by_side import SideBySide
 from tightship_analyzers.across_ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.catalogue import RANK_RULES
+from tightship_analyzers.distortion import undistort
 from tightship_analyzers.judge import judge_ranks
 from tightship_analyzers.named_traces import ReadingBars, named_traces
 from tightship_analyzers.not_applicable import NotApplicable
@@ -123,8 +124,7 @@ def analyze_paths(
     ranks = _numbered(analyses)
     _check_untraced(wanted, ranks)
     by_source = {one.source: one.arrivals for one in analyses}
-    steps = [one.verdict.summary["steps"] for one in ranks]
-    across = arrival_skew({one.rank: by_source[one.source] for one in ranks}, steps=steps)
+    across = arrival_skew({one.rank: by_source[one.source] for one in ranks})
     findings = [*merge_ranks(ranks), *_of_ranks(ranks, across, wanted)]
     findings.sort(key=lambda pair: -midpoint_frac(pair[0]))
     return OfflineResult(
@@ -143,7 +143,11 @@ def _of_ranks(
     side_by_side = SideBySide(skew=across, step_ns={rank: step["mean"] for rank, step in steps.items() if step})
     rules = tuple(rule for rule in RANK_RULES if not wanted.rules or rule.id in wanted.rules)
     found = judge_ranks(side_by_side, rules)
-    return [(finding, by_rank[finding.rank]) for finding in found if finding.rank is not None]
+    return [
+        (undistort(finding, side_by_side.step_ns[finding.rank], wanted.untraced_step_ns), by_rank[finding.rank])
+        for finding in found
+        if finding.rank is not None
+    ]
 
 
 def _check_untraced(wanted: Wanted, ranks: Sequence[OfflineRank]) -> None:

@@ -112,6 +112,7 @@ def analyze_file(
     if wanted.step is not None:
         pick_step(facts, wanted.step)
     verdict = judge_facts(facts, untraced_step_ns=wanted.untraced_step_ns, rules=wanted.chosen_rules())
+    steps = facts.find(Steps)
     figures = rank_figures(facts, all_steps=wanted.all_steps, only_steps=wanted.step is not None)
     return RankAnalysis(
         source=source,
@@ -119,7 +120,7 @@ def analyze_file(
         verdict=replace(verdict, findings=[_told(finding) for finding in verdict.findings]),
         figures=figures,
         costs=_costs(facts),
-        arrivals=collective_arrivals(_picked(facts) if wanted.step is not None else trace),
+        arrivals=collective_arrivals(_picked(facts) if wanted.step is not None else trace, None if steps is None else steps.bounds_ns),
         gaps=longest_gaps(facts, wanted.gaps),
     )
 

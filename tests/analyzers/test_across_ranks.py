@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trace_files
 from device_trace import DeviceTrace
@@ -51,7 +52,7 @@ def taken(trace: Trace) -> CollectiveArrivals:
 
 
 def compared(**ranks: CollectiveArrivals) -> ArrivalSkew:
-    found = arrival_skew({int(name[1:]): one for name, one in ranks.items()}, steps=[2, 3])
+    found = arrival_skew({int(name[1:]): one for name, one in ranks.items()})
     assert isinstance(found, ArrivalSkew), found
     return found
 
@@ -72,9 +73,32 @@ def test_the_late_rank_is_charged_with_what_the_others_wait(tmp_path: Path, numb
         (5 * NS, 0, 2),
         (2 * NS, 2, 1),
     ]
-    assert found.steps == 2 and found.left_out == 0
+    assert found.steps is None and found.left_out == 0
     assert found.late[2].measure_ns == 3 * NS
     assert sum(row.waited_ns for row in found.ranks) == sum(row.kept_waiting_ns for row in found.ranks)
+
+
+@pytest.mark.parametrize(
+    ("shifted", "steps", "numbers"),
+    [(0, 4, [8, 9, 10, 11]), (1, 3, [9, 10, 11])],
+)
+def test_totals_are_over_the_whole_steps_that_all_ranks_recorded(
+    tmp_path: Path, shifted: int, steps: int, numbers: list[int]
+) -> None:
+    """One collective a step, before and after the whole steps, too; rank 1 comes 1 ms late. It may have recorded one
+    step more at the end and one less at the beginning."""
+    ranks = {}
+    for rank, late in ((0, 0), (1, NS)):
+        arrivals = [step * 10 * NS + 5 * NS + late for step in range(6)]
+        trace = rank_trace(tmp_path, rank, arrivals, [step * 10 * NS + 7 * NS for step in range(6)])
+        first = 1 + shifted * rank
+        bounds = 10**18 + np.arange(first, min(first + 5, 7), dtype=np.int64) * 10 * NS + rank * 10_000
+        found = collective_arrivals(trace, bounds)
+        assert isinstance(found, CollectiveArrivals)
+        ranks[f"r{rank}"] = found
+    skew = compared(**ranks)
+    assert (skew.steps, [row.number for row in skew.collectives]) == (steps, numbers)
+    assert {row.rank: row.late_ns for row in skew.ranks} == {0: 0, 1: steps * NS}
 
 
 def test_what_computing_hides_costs_nothing(tmp_path: Path) -> None:

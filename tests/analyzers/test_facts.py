@@ -44,6 +44,17 @@ class TestSteps:
             made.mark("Optimizer.step#Adam.step", end - 20, end - 10)
         assert facts_of(made, tmp_path)[Steps].count == 2
 
+    def test_of_two_optimizers_in_turn_one_counts(self, tmp_path: Path) -> None:
+        made = MadeTrace()
+        for end in (100, 200, 300):
+            made.mark("Optimizer.step#Muon.step", end - 30, end - 20)
+            made.mark("Optimizer.step#AdamW.step", end - 10, end)
+        made.mark("Optimizer.step#Muon.step", 370, 380)
+        assert facts_of(made, tmp_path)[Steps].durations_ns.tolist() == [100_000] * 3, "Muon was called once more"
+        made.mark("Optimizer.step#AdamW.step", 390, 400)
+        steps = facts_of(made, tmp_path)[Steps]
+        assert (steps.start_ns, steps.durations_ns.tolist()) == (at(100), [100_000] * 3), "both as often: the last one"
+
     def test_marks_of_the_program_win_and_the_last_one_is_open(self, tmp_path: Path) -> None:
         made = MadeTrace()
         made.steps(50, 60, 70, 80)

@@ -11,9 +11,12 @@ from rule_jobs import work
 from tightship_analyzers.across_ranks.arrivals import collective_arrivals
 from tightship_analyzers.across_ranks.side_by_side import SideBySide
 from tightship_analyzers.across_ranks.skew import ArrivalSkew, arrival_skew
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.judge import judge_ranks
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.offline import analyze_paths
+from tightship_analyzers.rank_analysis import Wanted
 from tightship_analyzers.rule import Finding
 from tightship_analyzers.rules.communication.straggling_rank import MIN_STEPS
 
@@ -21,10 +24,10 @@ RANKS, STEPS = 4, 6
 LATE_NS = 500 * US
 
 
-def job_of(rank: int, late: dict[int, int], collectives: int = 1) -> GpuJob:
+def job_of(rank: int, late: dict[int, int], collectives: int = 1, steps: int = STEPS) -> GpuJob:
     """Each step ends with collectives; at the last of them the rank `late[step]` arrives LATE_NS after the others."""
     job = GpuJob(rank=rank)
-    for step in range(STEPS):
+    for step in range(steps):
         begun = job.now_ns
         work(job)
         job.drain()
@@ -45,8 +48,10 @@ def skew_of(folder: Path, late: dict[int, int], steps: int = STEPS, collectives:
     traces = {}
     for rank in range(RANKS):
         (folder / str(rank)).mkdir()
-        traces[rank] = job_of(rank, late, collectives).read(folder / str(rank))
-    skew = arrival_skew({rank: collective_arrivals(trace) for rank, trace in traces.items()}, steps=[steps] * RANKS)
+        traces[rank] = job_of(rank, late, collectives, steps).read(folder / str(rank))
+    skew = arrival_skew(
+        {rank: collective_arrivals(trace, Facts(trace)[Steps].bounds_ns) for rank, trace in traces.items()}
+    )
     assert not isinstance(skew, NotApplicable)
     return skew
 
@@ -98,5 +103,11 @@ def test_without_steps_it_does_not_apply(tmp_path: Path) -> None:
 def test_analyze_names_it_for_a_folder_of_ranks(tmp_path: Path) -> None:
     for rank in range(RANKS):
         (tmp_path / f"rank{rank}.json").write_bytes(job_of(rank, dict.fromkeys(range(STEPS), 2)).text())
-    found = {finding.rule: worst for finding, worst in analyze_paths([str(tmp_path)]).findings}
-    assert found["straggling-rank"].rank == 2
+    result = analyze_paths([str(tmp_path)])
+    [(finding, worst)] = [pair for pair in result.findings if pair[0].rule == "straggling-rank"]
+    assert worst.rank == 2
+    assert finding.saving.value == pytest.approx(LATE_NS, rel=0.01)
+    step_ns = worst.verdict.summary["step_ns"]["mean"]
+    untraced = analyze_paths([str(tmp_path)], wanted=Wanted(untraced_step_ns=step_ns // 2))
+    [told] = [finding for finding, _ in untraced.findings if finding.rule == "straggling-rank"]
+    assert told.saving.value == pytest.approx(LATE_NS / 2, rel=0.01), "in steps that nobody recorded"

@@ -8,6 +8,7 @@ import numpy as np
 
 from tightship_analyzers.breakdown.device_events import NO_DEVICE_EVENTS
 from tightship_analyzers.breakdown.kernel_classes import KernelClass, kernel_classes
+from tightship_analyzers.breakdown.step_filter import launched_ns
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.columns import Bools, Int64s
@@ -36,13 +37,20 @@ class CollectiveArrivals:
     """Times are since the epoch, so that two ranks can be compared before anything is known of their collectives."""
     hidden: Intervals
     """When the device computed during any of them: what is waited then costs no time."""
+    bounds_ns: Int64s
+    """(steps + 1,) of the whole steps; empty where none are known."""
+    step: Int64s
+    """(collectives,) Number of the whole step in which it was launched, from 0; -1 outside of all."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
-def collective_arrivals(trace: Trace) -> CollectiveArrivals | NotApplicable:
-    """Takes them from the events that `breakdown.kernel_classes` recognises."""
+def collective_arrivals(trace: Trace, bounds_ns: Int64s | None = None) -> CollectiveArrivals | NotApplicable:
+    """Takes them from the events that `breakdown.kernel_classes` recognises.
+
+    :param bounds_ns: (steps + 1,) of the whole steps, where known.
+    """
     events = trace.device_events
     if not len(events):
         return NO_DEVICE_EVENTS
@@ -66,6 +74,7 @@ def collective_arrivals(trace: Trace) -> CollectiveArrivals | NotApplicable:
         count[kernel] = number = count.get(kernel, -1) + 1
         keys.append((kernel, "", number))
     computing = Intervals.of_table(events.take(classes == KernelClass.COMPUTE))
+    bounds = np.empty(0, dtype=np.int64) if bounds_ns is None else bounds_ns
     return CollectiveArrivals(
         keys=tuple(keys),
         numbered=numbered,
@@ -73,7 +82,14 @@ def collective_arrivals(trace: Trace) -> CollectiveArrivals | NotApplicable:
         end_ns=communication.end_ns,
         absolute=trace.base_ns > 0 or trace.start_ns > EPOCH_FROM_NS,
         hidden=computing & Intervals.of_table(communication),
+        bounds_ns=bounds,
+        step=_steps_of(launched_ns(trace, communication), bounds),
     )
+
+
+def _steps_of(times_ns: Int64s, bounds_ns: Int64s) -> Int64s:
+    step = np.searchsorted(bounds_ns, times_ns, side="right") - 1
+    return np.where(step < len(bounds_ns) - 1, step, -1)
 
 
 EPOCH_FROM_NS = 10**18

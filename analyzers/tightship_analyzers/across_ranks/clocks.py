@@ -10,13 +10,14 @@ cut, or that the wrong collectives were put together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
 from tightship_analyzers.across_ranks.arrivals import CollectiveArrivals, Key
 from tightship_analyzers.not_applicable import NotApplicable
-from tightship_analyzers.trace.columns import Int64s
+from tightship_analyzers.trace.columns import Bools, Int64s
 
 LEAST_TOGETHER_FRAC = 0.5
 """Of the collectives that were put together, so many have to run on all their ranks at one moment."""
@@ -35,10 +36,22 @@ class Matched:
     """(collectives, ranks) arrival on the common clock; ABSENT where the rank took no part."""
     end_ns: Int64s
     """(collectives, ranks)"""
+    step: Int64s
+    """(collectives, ranks) number of the rank's whole step in which it was launched; -1 outside of all."""
     offset_ns: dict[int, int]
     """rank → what was added to its times."""
     left_out: int
     """Collectives of any rank that have no partner, or whose partners did not run at one moment."""
+
+    def take(self, rows: Bools) -> Matched:
+        """Some of the collectives."""
+        return replace(
+            self,
+            keys=tuple(compress(self.keys, rows.tolist())),
+            start_ns=self.start_ns[rows],
+            end_ns=self.end_ns[rows],
+            step=self.step[rows],
+        )
 
 
 ABSENT = np.iinfo(np.int64).min
@@ -49,7 +62,7 @@ def match(arrivals: Mapping[int, CollectiveArrivals]) -> Matched | NotApplicable
     ranks = tuple(sorted(arrivals))
     if len(ranks) < 2:
         return NotApplicable("needs the traces of at least two ranks with collectives")
-    keys, start, end = _table(arrivals, ranks)
+    keys, start, end, step = _table(arrivals, ranks)
     total = sum(len(arrivals[rank]) for rank in ranks)
     if not len(keys):
         return NotApplicable("needs collectives that several ranks took part in; the traces share none")
@@ -75,13 +88,16 @@ def match(arrivals: Mapping[int, CollectiveArrivals]) -> Matched | NotApplicable
         keys=tuple(keys[row] for row in rows.tolist()),
         start_ns=start[rows],
         end_ns=end[rows],
+        step=step[rows],
         offset_ns={rank: int(offset[column]) for column, rank in enumerate(ranks)},
         left_out=total - int(present[rows].sum()),
     )
 
 
-def _table(arrivals: Mapping[int, CollectiveArrivals], ranks: tuple[int, ...]) -> tuple[list[Key], Int64s, Int64s]:
-    """Keys that two ranks or more have, and arrival and end by (key, rank).
+def _table(
+    arrivals: Mapping[int, CollectiveArrivals], ranks: tuple[int, ...]
+) -> tuple[list[Key], Int64s, Int64s, Int64s]:
+    """Keys that two ranks or more have, and arrival, end and step by (key, rank).
 
     What is known by its order only counts where all ranks that have the kernel have it as often.
     """
@@ -94,20 +110,21 @@ def _table(arrivals: Mapping[int, CollectiveArrivals], ranks: tuple[int, ...]) -
         for kernel, count in own.items():
             counts.setdefault(kernel, set()).add(count)
     rows: dict[Key, int] = {}
-    cells: list[tuple[int, int, int, int]] = []
+    cells: list[tuple[int, int, int, int, int]] = []
     for column, rank in enumerate(ranks):
         one = arrivals[rank]
         for place, (key, numbered) in enumerate(zip(one.keys, one.numbered.tolist(), strict=True)):
             if numbered or len(counts[key[0]]) == 1:
                 row = rows.setdefault(key, len(rows))
-                cells.append((row, column, int(one.start_ns[place]), int(one.end_ns[place])))
+                cells.append((row, column, int(one.start_ns[place]), int(one.end_ns[place]), int(one.step[place])))
     start = np.full((len(rows), len(ranks)), ABSENT, dtype=np.int64)
     end = np.full((len(rows), len(ranks)), ABSENT, dtype=np.int64)
-    for row, column, begin_ns, until_ns in cells:
-        start[row, column], end[row, column] = begin_ns, until_ns
+    step = np.full((len(rows), len(ranks)), -1, dtype=np.int64)
+    for row, column, begin_ns, until_ns, number in cells:
+        start[row, column], end[row, column], step[row, column] = begin_ns, until_ns, number
     shared = np.flatnonzero((start != ABSENT).sum(axis=1) >= 2)
     keys = list(rows)
-    return [keys[row] for row in shared.tolist()], start[shared], end[shared]
+    return [keys[row] for row in shared.tolist()], start[shared], end[shared], step[shared]
 
 
 def _offsets(end: Int64s, present: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Int64s:

@@ -79,7 +79,8 @@ class ArrivalSkew:
     collectives: tuple[CollectiveSkew, ...]
     """In order of the last arrival."""
     steps: int | None
-    """Steps that the totals are over, the fewest of any rank; None where no step is marked."""
+    """Whole steps that all ranks recorded, which the totals are over; None where a rank's are not known, and the totals
+    are over all."""
     left_out: int
     """Collectives of single ranks that have no partner in the other traces."""
     late: dict[int, Intervals]
@@ -122,18 +123,16 @@ class ArrivalSkew:
         }
 
 
-def arrival_skew(
-    arrivals: Mapping[int, CollectiveArrivals | NotApplicable], *, steps: Sequence[int] = ()
-) -> ArrivalSkew | NotApplicable:
+def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> ArrivalSkew | NotApplicable:
     """Compare the ranks; those whose trace holds no collective are left aside.
 
     :param arrivals: rank → its collectives.
-    :param steps: how many whole steps each rank's trace holds, where known.
     """
     known = {rank: one for rank, one in arrivals.items() if not isinstance(one, NotApplicable)}
     matched = match(known)
     if isinstance(matched, NotApplicable):
         return matched
+    matched, steps = _within_steps(matched, known)
     start, ranks = matched.start_ns, matched.ranks
     present = start != ABSENT
     last = start.max(axis=1)
@@ -197,10 +196,27 @@ def arrival_skew(
             )
             for (name, group, number), count, first_ns, last_ns, end_ns, first_of, last_of in rows
         ),
-        steps=min(steps) if steps and min(steps) > 0 else None,
+        steps=steps,
         left_out=matched.left_out,
         late=_late_spans(matched, last_column, second, last),
     )
+
+
+def _within_steps(matched: Matched, arrivals: Mapping[int, CollectiveArrivals]) -> tuple[Matched, int | None]:
+    """The collectives launched in whole steps that all ranks recorded, and the number of these steps."""
+    bounds = {rank: arrivals[rank].bounds_ns + matched.offset_ns[rank] for rank in matched.ranks}
+    if any(len(own) < 2 for own in bounds.values()):
+        return matched, None
+    # Ranks begin and end their steps within one step of each other: a step is common where its middle is.
+    since, until = max(int(own[0]) for own in bounds.values()), min(int(own[-1]) for own in bounds.values())
+    counted = np.ones(len(matched.keys), dtype=np.bool_)
+    counts = []
+    for column, rank in enumerate(matched.ranks):
+        middle = bounds[rank][:-1] + np.diff(bounds[rank]) // 2
+        common = (middle >= since) & (middle < until)
+        counts.append(int(common.sum()))
+        counted &= np.append(common, False)[matched.step[:, column]] | (matched.start_ns[:, column] == ABSENT)
+    return (matched.take(counted), min(counts)) if min(counts) and counted.any() else (matched, None)
 
 
 def _most_of_it(late_ns: Int64s) -> int:

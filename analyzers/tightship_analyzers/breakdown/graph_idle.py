@@ -6,9 +6,8 @@ import numpy as np
 
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
-
-GRAPH_LAUNCH = "GraphLaunch"
-"""In the name of the runtime call: `cudaGraphLaunch`, `hipGraphLaunch`."""
+from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import GRAPH_LAUNCH
 
 
 def graph_idle(trace: Trace, gaps: Intervals) -> Intervals:
@@ -17,7 +16,7 @@ def graph_idle(trace: Trace, gaps: Intervals) -> Intervals:
     Such a graph begins late on the device, or pauses within: the host cannot shorten these gaps by being faster.
     """
     events, launches = trace.device_events, trace.launches
-    graphs = trace.names.ids(lambda name: GRAPH_LAUNCH in name)
+    graphs = trace.names.ids(matcher(GRAPH_LAUNCH))
     next_row = np.searchsorted(events.start_ns, gaps.end_ns, side="left")
     launch = np.append(events.launch, -1)[np.minimum(next_row, len(events))]
     is_graph = (launch >= 0) & np.isin(np.append(launches.name, -1)[launch], graphs)

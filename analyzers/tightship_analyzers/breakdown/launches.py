@@ -44,17 +44,20 @@ class LaunchPairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStats:
-    """What runtime calls of one name launched."""
+    """Runtime calls of one name. A call that launches several events (a graph) is one call."""
 
     call: str
     host: DurationStats
+    """The calls."""
     device: DurationStats
+    """The events that they launched."""
     delay: DurationStats
+    """Of each call, until its first event started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStats:
-    """All launches of a trace."""
+    """All launches of a trace; `host`, `device` and `delay` as in `CallStats`."""
 
     host: DurationStats
     device: DurationStats
@@ -62,7 +65,7 @@ class LaunchStats:
     short_events: int
     """Device events of at most `SHORT_NS`."""
     shorter_than_call: int
-    """Device events that took less time than the call that launched them, which itself was no outlier."""
+    """Calls, no outliers, of which all that they launched took less time than they did."""
     long_calls: int
     """Calls longer than `LONG_CALL_NS`."""
     long_delays: int
@@ -100,26 +103,29 @@ def launch_stats(trace: Trace, *, calls: Collection[str] | None = None) -> Launc
     pairs = launch_pairs(trace, calls=calls)
     if isinstance(pairs, NotApplicable):
         return pairs
-    by_call = []
-    for number in np.unique(pairs.call).tolist():
-        rows = pairs.call == number
-        by_call.append(
-            CallStats(
-                call=trace.names[number],
-                host=DurationStats.of(pairs.host_ns[rows]),
-                device=DurationStats.of(pairs.device_ns[rows]),
-                delay=DurationStats.of(pairs.delay_ns[rows]),
-            )
+    # In order of the events' starts, so that the first row of a call is that of its first event.
+    _, first, call = np.unique(pairs.launch, return_index=True, return_inverse=True)
+    host_ns, delay_ns, names = pairs.host_ns[first], pairs.delay_ns[first], pairs.call[first]
+    device_ns = np.zeros(len(first), dtype=np.int64)
+    np.add.at(device_ns, call, pairs.device_ns)
+    by_call = [
+        CallStats(
+            call=trace.names[number],
+            host=DurationStats.of(host_ns[names == number]),
+            device=DurationStats.of(pairs.device_ns[pairs.call == number]),
+            delay=DurationStats.of(delay_ns[names == number]),
         )
-    usual = pairs.host_ns <= LONG_CALL_NS
+        for number in np.unique(names).tolist()
+    ]
+    usual = host_ns <= LONG_CALL_NS
     return LaunchStats(
-        host=DurationStats.of(pairs.host_ns),
+        host=DurationStats.of(host_ns),
         device=DurationStats.of(pairs.device_ns),
-        delay=DurationStats.of(pairs.delay_ns),
+        delay=DurationStats.of(delay_ns),
         short_events=int((pairs.device_ns <= SHORT_NS).sum()),
-        shorter_than_call=int((usual & (pairs.device_ns < pairs.host_ns)).sum()),
+        shorter_than_call=int((usual & (device_ns < host_ns)).sum()),
         long_calls=int((~usual).sum()),
-        long_delays=int((pairs.delay_ns > LONG_DELAY_NS).sum()),
+        long_delays=int((delay_ns > LONG_DELAY_NS).sum()),
         unlinked=int((trace.device_events.launch < 0).sum()),
         by_call=tuple(sorted(by_call, key=lambda row: (-row.host.count, row.call))),
     )

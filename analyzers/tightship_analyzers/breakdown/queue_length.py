@@ -74,8 +74,8 @@ def queue_length(trace: Trace, *, calls: Collection[str] | None = None) -> tuple
     """The queue of every stream that anything was launched into, in order of device and stream.
 
     The length grows when a call that launches begins, and falls when the device begins what was launched. At one and
-    the same moment launches count first, so that the length is never negative. A call that launches several events
-    (a graph) counts each. `calls` restricts it to launches by runtime calls of these names.
+    the same moment launches count first, so that the length is never negative. A call that launches several events (a
+    graph) is one operation in each of their streams. `calls` restricts it to launches by runtime calls of these names.
     """
     events = trace.device_events
     if not len(events):
@@ -92,6 +92,8 @@ def queue_length(trace: Trace, *, calls: Collection[str] | None = None) -> tuple
         chosen = rows[counted[rows]]
         if not len(chosen):
             continue
+        _, first = np.unique(events.launch[chosen], return_index=True)
+        chosen = chosen[np.sort(first)]
         launched = trace.launches.start_ns[events.launch[chosen]]
         # Clocks of host and device differ a little: nothing begins before it was launched.
         begun = np.maximum(events.start_ns[chosen], launched)

@@ -18,11 +18,27 @@ T = TypeVar("T", bound=Table)
 
 def last_step(trace: Trace) -> tuple[str, int] | None:
     """Name and start (ns) of the step that the filter drops; None where fewer than two steps are marked."""
+    marked = marked_steps(trace)
+    return marked[-1][:2] if len(marked) > 1 else None
+
+
+def marked_steps(trace: Trace) -> list[tuple[str, int, int]]:
+    """(name, start, end) of each, in order of the start of its last mark.
+
+    Marks of one name that share time are one step (torch writes one a thread); marks that do not are several, for a
+    program may count from 0 again in each epoch.
+    """
     marks = trace.annotations_named(MARK)
-    if len(np.unique(marks.name)) < 2:
-        return None
-    last = marks.name[-1]
-    return trace.names[int(last)], int(marks.start_ns[marks.name == last][0])
+    steps: list[list[int]] = []
+    newest: dict[int, list[int]] = {}
+    for name, start, end in zip(marks.name.tolist(), marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):
+        step = newest.get(name)
+        if step is None or start >= step[2]:
+            step = newest[name] = [name, start, end, start]
+            steps.append(step)
+        step[2:] = max(step[2], end), start
+    steps.sort(key=lambda step: step[3])
+    return [(trace.names[name], start, end) for name, start, end, _ in steps]
 
 
 def without_last_step(trace: Trace) -> Trace:
@@ -58,13 +74,18 @@ def without_last_step(trace: Trace) -> Trace:
 def launched_between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
     """The trace with only what the device did for the host's time [start, end): launched then, or begun then where the
     launch is unknown. All other tables stay whole."""
-    events = trace.device_events
+    begun = launched_ns(trace, trace.device_events)
+    rows = np.flatnonzero((begun >= start_ns) & (begun < end_ns))
+    collectives = _collectives(trace.collectives, len(trace.host_ops), rows)
+    return replace(trace, device_events=trace.device_events.take(rows), collectives=collectives)
+
+
+def launched_ns(trace: Trace, events: DeviceEvents) -> Int64s:
+    """(events,) When each of some events of the trace was launched, or began where the launch is unknown."""
     begun = events.start_ns.copy()
     linked = events.launch >= 0
     begun[linked] = trace.launches.start_ns[events.launch[linked]]
-    rows = np.flatnonzero((begun >= start_ns) & (begun < end_ns))
-    collectives = _collectives(trace.collectives, len(trace.host_ops), rows)
-    return replace(trace, device_events=events.take(rows), collectives=collectives)
+    return begun
 
 
 def _begun_before(table: T, cut_ns: int) -> T:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tightship_analyzers.breakdown.step_filter import MARK
+from tightship_analyzers.breakdown.step_filter import MARK, marked_steps
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.intervals import Intervals
@@ -40,18 +40,13 @@ class StepTime:
 def steps(trace: Trace, *, bounds_ns: Int64s | None = None) -> tuple[StepTime, ...] | NotApplicable:
     """The marked steps (`ProfilerStep#`) in order of start, or those between `bounds_ns`, which are ascending.
 
-    Of marks of one name (torch writes one a thread) the union counts.
+    Of marks that are one step (see `marked_steps`) the union counts.
     """
     if bounds_ns is not None:
         ends = zip(bounds_ns[:-1].tolist(), bounds_ns[1:].tolist(), strict=True)
         spans = [(f"step {number}", start, end) for number, (start, end) in enumerate(ends, 1)]
     else:
-        marks = trace.annotations_named(MARK)
-        spans = []
-        for number in np.unique(marks.name).tolist():
-            own = marks.take(marks.name == number)
-            spans.append((trace.names[number], int(own.start_ns[0]), int(own.end_ns.max())))
-        spans.sort(key=lambda span: span[1:])
+        spans = sorted(marked_steps(trace), key=lambda span: span[1:])
     if not spans:
         return NotApplicable(f"needs marked steps ({MARK}…) or bounds of steps; the trace marks none")
     return tuple(_measured(trace, spans))
@@ -59,9 +54,8 @@ def steps(trace: Trace, *, bounds_ns: Int64s | None = None) -> tuple[StepTime, .
 
 def step_count(trace: Trace) -> int | None:
     """How many steps the trace holds: marked ones, else steps of optimizers; None where it tells neither."""
-    marks = trace.annotations_named(MARK)
-    if len(marks):
-        return len(np.unique(marks.name))
+    if marked := marked_steps(trace):
+        return len(marked)
     optimizers = trace.annotations_named(OPTIMIZER)
     return int(np.bincount(optimizers.name).max()) if len(optimizers) else None
 

@@ -10,8 +10,6 @@ for not all that a graph does is recorded.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from tightship_analyzers.graph.model import Edge
@@ -20,6 +18,7 @@ from tightship_analyzers.graph.waits import StreamWaits
 from tightship_analyzers.trace.columns import Int8s, Int64s
 from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import GRAPH_LAUNCH
 
 PLAUSIBLE_NS = 30_000
 """A kernel whose turn it is starts within this time; source: HolisticTraceAnalysis, `consecutive_kernel_delay`."""
@@ -27,7 +26,6 @@ TAIL_NS = 10_000
 """So long before a kernel's end its last blocks leave room for one of another stream."""
 LOOK_BACK = 8
 """Events that ended last and are looked at for one that explains a start."""
-GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch\w*")
 
 _NEVER = np.iinfo(np.int64).min
 

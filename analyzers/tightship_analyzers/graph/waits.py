@@ -16,7 +16,8 @@ from tightship_analyzers.trace.columns import Bools, Int64s
 from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.runtime_calls import Blocks, what_blocks
+from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.runtime_calls import GRAPH_LAUNCH, Blocks, what_blocks
 
 RETURN_NS = 100_000
 """A call that waits returns within this time after the device has finished; longer is not explained by the wait.
@@ -188,21 +189,25 @@ def _blocking_copies(trace: Trace, streams: Streams, blocks: np.ndarray) -> tupl
 
 
 def _full_queue(trace: Trace, streams: Streams, blocks: np.ndarray) -> tuple[Int64s, Int64s]:
-    """Launches that took long while the queue was full, and the event whose start made room."""
+    """Launches that took long while the queue was full, and the event whose start made room. Launching a graph takes
+    long by nature."""
     events, launches = trace.device_events, trace.launches
     slow = streams.linked.copy()
     slow[streams.linked] = launches.dur_ns[events.launch[streams.linked]] > LONG_LAUNCH_NS
     rows = np.flatnonzero(slow)
     rows = rows[blocks[events.launch[rows]] == Blocks.NOTHING]
+    rows = rows[~trace.names.mask(launches.name[events.launch[rows]], matcher(GRAPH_LAUNCH))]
     calls, where = np.unique(events.launch[rows], return_index=True)
     rows = rows[where]
     held_calls, held_events = [], []
     for device in np.unique(events.device[rows]).tolist():
-        own = np.flatnonzero(events.device == device)
+        own = np.flatnonzero((events.device == device) & streams.linked)
         mine = np.flatnonzero(events.device[rows] == device)
         begin, end = launches.start_ns[calls[mine]], launches.end_ns[calls[mine]]
-        launched = np.sort(streams.launched_ns[own])
-        waiting = np.searchsorted(launched, begin) - np.searchsorted(events.start_ns[own], begin, side="right")
+        # A call that launches several events, a graph, is one operation in the queue, until its first one starts.
+        queued, first = np.unique(events.launch[own], return_index=True)
+        launched, started = np.sort(launches.start_ns[queued]), np.sort(events.start_ns[own[first]])
+        waiting = np.searchsorted(launched, begin) - np.searchsorted(started, begin, side="right")
         taken = own[np.maximum(np.searchsorted(events.start_ns[own], end, side="right") - 1, 0)]
         held = (waiting >= FULL_QUEUE) & (events.start_ns[taken] > begin) & (streams.launched_ns[taken] < begin)
         held_calls.append(calls[mine[held]])

@@ -1,4 +1,4 @@
-"""Calls of the vendors' runtimes that hold the host, by name: the one list of them."""
+"""Calls of the vendors' runtimes by name: what holds the host, copies, allocates or launches a graph."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ BLOCKING_COPY = _CALLS[Blocks.COPY]
 
 COPY_CALL = re.compile(r"(cuda|hip|cu)(Memcpy|Memset)\w*")
 """Calls that start a copy or a fill, whether they wait for it or not."""
+
+GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch\w*")
 
 ALLOCATING_CALL = re.compile(
     r"(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc|Register|Unregister)|MemPool)\w*"

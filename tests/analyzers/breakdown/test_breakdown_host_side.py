@@ -11,6 +11,7 @@ from device_trace import DeviceTrace, moment
 
 from tightship_analyzers.breakdown.memory import memory_timeline
 from tightship_analyzers.breakdown.sequences import kernel_sequences
+from tightship_analyzers.breakdown.step_filter import last_step, without_last_step
 from tightship_analyzers.breakdown.steps import step_count, steps
 from tightship_analyzers.breakdown.trace_diff import Change, Part, Total, TraceDiff, TraceTotals, trace_diff
 from tightship_analyzers.breakdown.user_annotations import annotation_times
@@ -128,6 +129,22 @@ def test_steps(tmp_path: Path) -> None:
     given = steps(trace, bounds_ns=np.array([moment(0), moment(50), moment(95)], dtype=np.int64))
     assert not isinstance(given, NotApplicable)
     assert [(row.name, row.device_busy_ns, row.launched) for row in given] == [("step 1", 30, 1), ("step 2", 15, 1)]
+
+
+def test_marks_that_count_from_0_again_are_steps_of_their_own(tmp_path: Path) -> None:
+    made = DeviceTrace()
+    for number in range(6):
+        begin = number * 100
+        made.step(number % 3, begin, begin + 90)
+        made.host(f"ProfilerStep#{number % 3}", begin + 5, begin + 95, category="user_annotation", thread=7)
+        made.pair((begin + 10, begin + 11), (begin + 20, begin + 60))
+    trace = made.read(tmp_path)
+    rows = steps(trace)
+    assert not isinstance(rows, NotApplicable)
+    assert [(row.name[-1], row.duration_ns, row.launched) for row in rows] == [(str(n % 3), 95, 1) for n in range(6)]
+    assert step_count(trace) == 6
+    assert last_step(trace) == ("ProfilerStep#2", moment(500))
+    assert len(without_last_step(trace).device_events) == 5
 
 
 def test_unmarked_steps_are_counted_by_the_optimizer(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_full_queue_is_told_for_every_stream(tmp_path: Path) -> None:
     assert {queue.stream: queue.full_ns(1) for queue in queues} == {7: 70, 9: 90}
 
 
-def test_a_graph_queues_all_its_kernels_at_once(tmp_path: Path) -> None:
+def test_a_graph_is_one_operation_in_the_queue(tmp_path: Path) -> None:
     made = DeviceTrace()
     link = made.call(0, 8, name="cudaGraphLaunch")
     for start in (20, 30, 40):
@@ -55,9 +55,11 @@ def test_a_graph_queues_all_its_kernels_at_once(tmp_path: Path) -> None:
     trace = made.read(tmp_path)
     queues = queue_length(trace)
     assert not isinstance(queues, NotApplicable)
-    assert queues[0].length.tolist() == [1, 2, 3, 2, 1, 0]
+    assert queues[0].length.tolist() == [1, 0]
     stats = launch_stats(trace)
-    assert not isinstance(stats, NotApplicable) and stats.device.count == 3
+    assert not isinstance(stats, NotApplicable)
+    assert (stats.host.count, stats.host.sum_ns, stats.device.count) == (1, 8, 3)
+    assert (stats.delay.count, stats.delay.sum_ns) == (1, 12), "until its first kernel"
 
 
 def test_a_queue_is_never_negative(tmp_path: Path) -> None:

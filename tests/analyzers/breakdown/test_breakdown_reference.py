@@ -246,14 +246,14 @@ def test_launch_statistics(stem: str, rank: str, name: str) -> None:
 def test_launches_that_its_list_does_not_name_count_too() -> None:
     trace, peer = kept(DIFF_TEST), PEER["hta_v100_trace_diff_test"]
     stats = given(launch_stats(trace))
-    assert (peer["results"]["launch_stats"]["0"]["n"], stats.host.count, len(trace.device_events)) == (
-        8310,
-        12515,
-        12515,
-    )
-    assert {row.call: row.host.count for row in stats.by_call}["cudaGraphLaunch"] == 4205
+    assert peer["results"]["launch_stats"]["0"]["n"] == 8310
+    assert (stats.host.count, stats.device.count, len(trace.device_events)) == (8320, 12515, 12515)
+    graphs = {row.call: row for row in stats.by_call}["cudaGraphLaunch"]
+    assert (graphs.host.count, graphs.delay.count, graphs.device.count) == (10, 10, 4205)
+    calls = trace.launches.name == trace.names.id("cudaGraphLaunch")
+    assert graphs.host.sum_ns == trace.launches.dur_ns[calls].sum(), "each call once"
     queued = sum(queue.summary.changes for queue in given(queue_length(trace)))
-    assert queued == 2 * len(trace.device_events)
+    assert queued == 2 * stats.host.count
 
 
 @pytest.mark.parametrize(("stem", "rank", "name"), FILES)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from device_trace import DeviceTrace
 
+from tightship_analyzers.breakdown.queue_length import queue_length
 from tightship_analyzers.facts.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.graph.model import Edge, Graph, Node
 from tightship_analyzers.graph.streams import MAX_STREAMS
 from tightship_analyzers.graph.waits import FULL_QUEUE
+from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.copy_memory import STAGED_BYTES
 from tightship_analyzers.trace.model import Trace
 
@@ -140,6 +142,23 @@ def test_a_full_queue_holds_launches_back(made: DeviceTrace, tmp_path: Path) -> 
     assert known.mean_error_frac == 0
     faster = known.saved_ns(Edits.without_device(np.arange(len(trace.device_events)), 0.5))
     assert int(faster[0]) == pytest.approx(len(starts) * 20_000, rel=0.02)
+
+
+def test_many_kernels_of_a_graph_do_not_fill_the_queue(made: DeviceTrace, tmp_path: Path) -> None:
+    """Launching a graph takes the host 50 µs, whatever the device does."""
+    now = 0
+    for _ in range(8):
+        link = made.call(now, now + 50_000, name="cudaGraphLaunch")
+        for number in range(600):
+            made.on_device(now + 40_000 + number * 100, now + 40_090 + number * 100, link=link)
+        now += 55_000
+    trace, known = graph_of(made, tmp_path)
+    assert not (known.graph.edge == Edge.QUEUE).any()
+    assert known.mean_error_frac == 0
+    queues = queue_length(trace)
+    assert not isinstance(queues, NotApplicable)
+    assert [queue.summary.max for queue in queues] == [1]
+    assert [queue.full_ns() for queue in queues] == [0]
 
 
 def test_a_stream_waits_for_what_was_launched_on_the_other_one(made: DeviceTrace, tmp_path: Path) -> None:
