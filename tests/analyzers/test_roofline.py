@@ -16,7 +16,7 @@ from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.op_shapes import Inputs
 from tightship_analyzers.roofline.fusion import FusionCandidates
 from tightship_analyzers.roofline.measured import Roofline
-from tightship_analyzers.roofline.work import Family, convolution_output, work_of
+from tightship_analyzers.roofline.work import Family, convolution_outputs, work_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 BF16, FLOAT = "c10::BFloat16", "float"
@@ -58,10 +58,77 @@ def test_work_on_paper(name: str, inputs: Inputs, family: Family, flops: int, mo
 def test_a_forward_convolution_is_known_where_its_backward_tells_the_output() -> None:
     forward = given((1, 2, 6, 6), (6, 2, 3, 3))
     assert work_of("aten::cudnn_convolution", forward, {}) is None
-    told = convolution_output(given((1, 6, 4, 4), (1, 2, 6, 6), (6, 2, 3, 3)))
-    assert told is not None
-    work = work_of("aten::cudnn_convolution", forward, dict([told]))
+    backward = given((1, 6, 4, 4), (1, 2, 6, 6), (6, 2, 3, 3))
+    work = work_of("aten::cudnn_convolution", forward, convolution_outputs([backward, backward]))
     assert work is not None and work.flops == 2 * 96 * 18 and work.output_bytes == 2 * 96
+    strided = given((1, 6, 2, 2), (1, 2, 6, 6), (6, 2, 3, 3))
+    assert work_of("aten::cudnn_convolution", forward, convolution_outputs([backward, strided])) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "data", "weight", "multiply_adds"),
+    [
+        ((1, 64, 64, 64), (1, 128, 32, 32), (128, 64, 4, 4), 128 * 32 * 32 * 64 * 16),
+        ((1, 64, 64, 64), (1, 64, 32, 32), (64, 64, 4, 4), 64 * 32 * 32 * 64 * 16),
+        ((1, 64, 16, 16), (1, 64, 32, 32), (64, 64, 4, 4), 64 * 16 * 16 * 64 * 16),
+    ],
+    ids=["transposed", "transposed with as many channels", "strided with as many channels"],
+)
+def test_a_transposed_convolution_works_on_its_input(
+    output: tuple[int, ...], data: tuple[int, ...], weight: tuple[int, ...], multiply_adds: int
+) -> None:
+    backward = given(output, data, weight)
+    found = work_of("aten::convolution_backward", backward, {})
+    assert found is not None and found.flops == 4 * multiply_adds
+    forward = work_of("aten::convolution_overrideable", given(data, weight), convolution_outputs([backward]))
+    assert forward is not None and forward.flops == 2 * multiply_adds
+
+
+HEADS_FIRST = ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8))
+POSITIONS_FIRST = ((2, 5, 3, 8), (2, 7, 3, 8), (2, 7, 3, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("aten::_flash_attention", POSITIONS_FIRST),
+        ("aten::_efficient_attention", POSITIONS_FIRST),
+        ("aten::_cudnn_attention", HEADS_FIRST),
+    ],
+)
+def test_attention_is_known_where_its_kernels_launch(name: str, factors: tuple[tuple[int, ...], ...]) -> None:
+    outer = "aten::_scaled_dot_product_flash_attention"
+    forward = work_of(f"{name}_forward", given(*factors), {})
+    assert forward is not None and forward == work_of(outer, given(*HEADS_FIRST), {})
+    backward = work_of(f"{name}_backward", given(factors[0], *factors), {})
+    assert backward is not None and backward.flops == 5 * 2 * (2 * 3 * 5 * 7 * 8)
+    assert backward == work_of(f"{outer}_backward", given(HEADS_FIRST[0], *HEADS_FIRST), {})
+
+
+N = 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "dtype", "flops", "moved", "written"),
+    [
+        ("copy_", Inputs(((N,), (N,), ()), (BF16, FLOAT, "Scalar")), "bf16", N, 6 * N, 2 * N),
+        ("copy_", given((N,), (N,), (), kind=FLOAT), "fp32", N, 8 * N, 4 * N),
+        ("fill_", given((N,), (), kind=FLOAT), "fp32", N, 4 * N, 4 * N),
+        ("zero_", given((N,), kind=FLOAT), "fp32", N, 4 * N, 4 * N),
+        ("eq", given((N,), (), kind=FLOAT), "fp32", N, 5 * N, N),
+        ("le", given((N,), (N,), kind="double"), "fp64", N, 17 * N, N),
+        ("eq_", given((N,), (), kind=FLOAT), "fp32", N, 8 * N, 4 * N),
+        ("where", Inputs(((N,), (N,), (N,)), ("bool", FLOAT, FLOAT)), "fp32", N, 13 * N, 4 * N),
+        ("add", Inputs(((N,), (N,), ()), (BF16, FLOAT, "Scalar")), "fp32", N, 10 * N, 4 * N),
+        ("add", Inputs(((N,), (N,)), (BF16, "c10::Half")), "fp32", N, 8 * N, 4 * N),
+        ("mul", Inputs(((N,), (N,)), ("long", BF16)), "bf16", N, 12 * N, 2 * N),
+        ("add_", Inputs(((N,), (N,)), (BF16, FLOAT)), "bf16", N, 8 * N, 2 * N),
+        ("add", given((4096, 1), (1, 4096), (), kind=FLOAT), "fp32", 4096**2, 4 * (2 * 4096 + 4096**2), 4 * 4096**2),
+    ],
+)
+def test_elementwise_work_on_paper(name: str, inputs: Inputs, dtype: str, flops: int, moved: int, written: int) -> None:
+    work = work_of(f"aten::{name}", inputs, {})
+    assert work == (Family.ELEMENTWISE, dtype, flops, moved, written)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +139,18 @@ def test_a_forward_convolution_is_known_where_its_backward_tells_the_output() ->
         ("aten::mm", Inputs(((4, 8), (8, 4)), ("ComplexFloat", "ComplexFloat"))),
         ("aten::mm", given((4, 0), (0, 4))),
         ("aten::add", Inputs((), ())),
+        ("aten::add", given((4, 8), (8, 4))),
+        ("aten::add", Inputs(((4,), (4,)), (FLOAT, "ComplexFloat"))),
+        ("aten::copy_", given((), (1,))),
+        ("aten::where", given((4,), (), (), kind="bool")),
+        ("aten::convolution_backward", given((1, 6, 4, 4), (1, 2, 6, 6), (5, 2, 3, 3))),
+        # Packed sequences do not tell their lengths.
+        ("aten::_flash_attention_forward", given((10, 3, 8), (14, 3, 8), (14, 3, 8), (3,), (3,))),
+        ("aten::_efficient_attention_forward", given((1, 10, 3, 8), (1, 14, 3, 8), (1, 14, 3, 8), (), (3,), (3,))),
+        (
+            "aten::_efficient_attention_backward",
+            given((1, 10, 3, 8), (1, 10, 3, 8), (1, 14, 3, 8), (1, 14, 3, 8), (), (1, 10, 3, 8), (3,), (3,)),
+        ),
         ("aten::unknown", given((4, 8), (8, 4))),
         ("add", given((4,), (4,))),
     ],
@@ -105,6 +184,10 @@ def made(tmp_path: Path, *, device: str = H100, shapes: bool = True, stacks: boo
         op("aten::add", begin + 30_000, big, (begin + 230_000, begin + 380_000))
         op("aten::mul", begin + 40_000, big, (begin + 390_000, begin + 540_000))
         op("aten::add", begin + 50_000, given((8, 8), (8, 8)), (begin + 550_000, begin + 551_000))
+    return opened(tmp_path, trace, device)
+
+
+def opened(tmp_path: Path, trace: DeviceTrace, device: str) -> Facts:
     path = tmp_path / "made.json"
     before = {"deviceProperties": [{"id": 0, "name": device}]}
     path.write_bytes(trace_files.trace_text(trace.events, before=before, after={}))
@@ -129,6 +212,41 @@ def test_rates_and_utilisation_of_a_made_trace(tmp_path: Path) -> None:
     assert found.mfu_frac == pytest.approx(2 * flops / device.flops("bf16") / 2e-3)  # type: ignore[operator]
     assert found.known_ns == found.kernel_ns == 1_002_000
     json.dumps(found.as_dict())
+
+
+def test_utilisation_is_of_all_devices(tmp_path: Path) -> None:
+    trace = DeviceTrace()
+    for step in range(3):
+        begin = step * 1_000_000
+        trace.step(step, begin, begin + 1_000_000)
+        for number in range(8):
+            at_ns = begin + 10_000 * (number + 1)
+            inputs = given((8192, 8192), (8192, 4096))
+            told: dict[str, Any] = {"Input Dims": inputs.dims, "Input type": inputs.types}
+            trace.host("aten::mm", at_ns, at_ns + 5_000, **told)
+            trace.pair((at_ns + 1_000, at_ns + 2_000), (begin + 100_000, begin + 900_000), device=number)
+    found = opened(tmp_path, trace, H100)[Roofline]
+    device = hardware.find(H100)
+    assert device is not None
+    assert (found.devices, found.as_dict()["devices"]) == (8, 8)
+    assert found.mfu_frac == pytest.approx(2 * 8192 * 8192 * 4096 / device.flops("bf16") / 1e-3)  # type: ignore[operator]
+
+
+def test_attention_is_found_inside_the_operator_that_torch_was_asked_for(tmp_path: Path) -> None:
+    trace = DeviceTrace()
+    for step in range(3):
+        begin = step * 1_000_000
+        trace.step(step, begin, begin + 1_000_000)
+        for name, sizes, start_ns, end_ns in (
+            ("aten::_scaled_dot_product_flash_attention", (4, 16, 2048, 128), begin + 1_000, begin + 20_000),
+            ("aten::_flash_attention_forward", (4, 2048, 16, 128), begin + 5_000, begin + 15_000),
+        ):
+            trace.host(name, start_ns, end_ns, **{"Input Dims": [sizes] * 3, "Input type": [BF16] * 3})
+        trace.pair((begin + 7_000, begin + 9_000), (begin + 30_000, begin + 500_000), name="flash_fwd_kernel")
+    found = opened(tmp_path, trace, H100)[Roofline]
+    [row] = found.families
+    assert (row.family, row.calls, row.flops) == (Family.ATTENTION, 2, 2 * 4 * (4 * 16 * 2048 * 2048 * 128))
+    assert found.known_ns == found.kernel_ns
 
 
 def test_chains_under_one_module_are_candidates(tmp_path: Path) -> None:
@@ -165,17 +283,19 @@ def test_without_stacks_there_are_rates_but_no_candidates(tmp_path: Path) -> Non
 @pytest.mark.reference
 @pytest.mark.skipif(not (trace_files.REFERENCE / "tracelens").exists(), reason="the reference traces are absent")
 @pytest.mark.parametrize(
-    ("name", "chain"),
+    ("name", "chain", "attentions"),
     [
-        ("h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", "QuickGELUActivation"),
-        ("h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "Qwen2RMSNorm"),
+        ("h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", "QuickGELUActivation", 0),
+        ("h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "Qwen2RMSNorm", 23),
     ],
 )
-def test_recorded_models_stay_below_the_roof(name: str, chain: str) -> None:
+def test_recorded_models_stay_below_the_roof(name: str, chain: str, attentions: int) -> None:
     facts = Facts(traces.open(trace_files.REFERENCE / "tracelens" / name))
     found = facts[Roofline]
     gemm = next(row for row in found.families if row.family is Family.GEMM)
     assert 0.2 < gemm.roof_frac < 1 and gemm.achieved_flops_per_s < (gemm.peak_flops_per_s or 0)
+    attention = [row for row in found.families if row.family is Family.ATTENTION]
+    assert sum(row.calls for row in attention) == attentions and all(0.1 < row.roof_frac < 1 for row in attention)
     assert found.mfu_frac is not None and 0.01 < found.mfu_frac < 0.5
     assert found.known_ns <= found.kernel_ns
     assert facts[FusionCandidates].rows[0].module == chain

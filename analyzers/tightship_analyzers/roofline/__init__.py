@@ -1,7 +1,7 @@
 """How close the device's work comes to what its memory and its arithmetic allow.
 
     found = facts.get(Roofline)           # or NotApplicable: without shapes, or for an unknown device
-    found.mfu_frac                        # FLOPs of the model over what the device could have done meanwhile
+    found.mfu_frac                        # FLOPs of the model over what the devices could have done meanwhile
     for row in found.families:            # matrix products, convolution, attention, elementwise, by element type
         row.family, row.achieved_flops_per_s, row.attainable_flops_per_s
     facts.get(FusionCandidates)           # runs of memory-bound kernels under one module, ranked

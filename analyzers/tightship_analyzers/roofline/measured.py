@@ -13,7 +13,7 @@ from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.op_shapes import OpShapes
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.hardware import Device
-from tightship_analyzers.roofline.work import CONVOLUTION_BACKWARD, Family, Work, convolution_output, work_of
+from tightship_analyzers.roofline.work import CONVOLUTION_BACKWARD, Family, Work, convolution_outputs, work_of
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.model import Int64s
 
@@ -81,6 +81,8 @@ class Roofline:
     calls: tuple[OpWork, ...]
     """Every call whose work is known, in order of start."""
     window_ns: int
+    devices: int
+    """With kernels in the window."""
     kernel_ns: int
     """Durations of all kernels that launched in the window, without collectives, copies and sets."""
 
@@ -91,8 +93,9 @@ class Roofline:
 
     @property
     def mfu_frac(self) -> float | None:
-        """Model FLOPs utilisation: time that the known FLOPs need at peak rates, over the window. None where a type
-        that did work has no peak rate. FLOPs of unknown operators count as none, so it is a lower bound.
+        """Model FLOPs utilisation: time that the known FLOPs need at peak rates, over the window of all devices. None
+        where a type that did work has no peak rate. FLOPs of unknown operators count as none, so it is a lower bound,
+        but for attention: masked positions count.
 
         Recomputed activations count as work: strictly it is the hardware's utilisation (HFU).
         """
@@ -103,7 +106,8 @@ class Roofline:
             if row.peak_flops_per_s is None:
                 return None
             needed_ns += row.flops / row.peak_flops_per_s * 1e9
-        return needed_ns / self.window_ns if self.window_ns else None
+        available_ns = self.window_ns * self.devices
+        return needed_ns / available_ns if available_ns else None
 
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
@@ -123,6 +127,7 @@ class Roofline:
             families=_families(calls, model.device, tf32),
             calls=tuple(calls),
             window_ns=window.window_ns,
+            devices=len(np.unique(kernels.events.device[computes])),
             kernel_ns=int(kernels.events.dur_ns[computes].sum()),
         )
 
@@ -132,6 +137,7 @@ class Roofline:
             "device": self.device.id,
             "mfu_frac": self.mfu_frac,
             "window_ns": self.window_ns,
+            "devices": self.devices,
             "kernel_ns": self.kernel_ns,
             "known_ns": self.known_ns,
             "families": [
@@ -164,7 +170,7 @@ def _calls(facts: Facts, shapes: OpShapes, kernels: KernelOps, computes: np.ndar
     device_ns = np.bincount(kernels.op[rows], weights=kernels.events.dur_ns[rows], minlength=len(ops))
     inputs = {row: shapes.of(ops, row) for row in np.flatnonzero(counts).tolist()}
     backward = np.flatnonzero(ops.name == names.id(CONVOLUTION_BACKWARD)).tolist()
-    outputs = dict(told for row in backward if (told := convolution_output(shapes.of(ops, row))) is not None)
+    outputs = convolution_outputs(shapes.of(ops, row) for row in backward)
     calls = []
     for row, given in inputs.items():
         work = work_of(names[int(ops.name[row])], given, outputs)

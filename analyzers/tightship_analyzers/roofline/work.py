@@ -6,10 +6,12 @@ backward tells, and attention counts as if no position were masked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import prod
 from typing import NamedTuple
+
+import numpy as np
 
 from tightship_analyzers.facts.op_shapes import Dims, Inputs
 
@@ -28,14 +30,18 @@ class Work(NamedTuple):
 
     family: Family
     dtype: str
-    """As `hardware.DTYPES` names it, of the first factor."""
+    """As `hardware.DTYPES` names it: of the first factor; of elementwise work, of the destination or else of what its
+    inputs are promoted to."""
     flops: int
     bytes: int
     """Every input and every output, once."""
     output_bytes: int
 
 
-ELEMENT: dict[str, tuple[str, int]] = {
+Element = tuple[str, int]
+"""(Name in `hardware`, bytes)."""
+
+ELEMENT: dict[str, Element] = {
     "double": ("fp64", 8),
     "float": ("fp32", 4),
     "c10::half": ("fp16", 2),
@@ -52,7 +58,7 @@ ELEMENT: dict[str, tuple[str, int]] = {
     "long int": ("", 8),
     "short": ("", 2),
 }
-"""Element type as torch writes it, in small letters → (name in `hardware`, bytes)."""
+"""Element type as torch writes it, in small letters → what it is."""
 
 OutputSizes = Mapping[tuple[Dims, Dims], Dims]
 """(input, weight) of a convolution → size of its output, learnt from backward calls."""
@@ -67,12 +73,10 @@ def work_of(name: str, inputs: Inputs, outputs: OutputSizes) -> Work | None:
     if name == CONVOLUTION_BACKWARD:
         return _convolution_backward(inputs)
     if name in ATTENTION:
-        return _attention(inputs, 0, products=FORWARD_PRODUCTS)
-    if name in ATTENTION_BACKWARD:
-        return _attention(inputs, 1, products=BACKWARD_PRODUCTS)
+        return _attention(inputs, *ATTENTION[name], starts=PACKED.get(name))
     base = name.removeprefix("aten::").removesuffix("_")
     if base in ELEMENTWISE and name.startswith("aten::"):
-        return _elementwise(inputs, in_place=name.endswith("_"))
+        return _elementwise(base, inputs, in_place=name.endswith("_"))
     return None
 
 
@@ -86,20 +90,42 @@ MATRIX = {
 """Operator → which inputs are the factors."""
 CONVOLUTIONS = frozenset(("aten::cudnn_convolution", "aten::miopen_convolution", "aten::convolution_overrideable"))
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-ATTENTION = frozenset(
-    f"aten::_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn", "fused")
-)
-ATTENTION_BACKWARD = frozenset(f"{name}_backward" for name in ATTENTION)
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
 """Matrix products: scores and values; scores again, and one for each of value, score, key and query gradients.
 Source: Dao et al., FlashAttention, arXiv 2205.14135, algorithm 4."""
+HEADS_FIRST, POSITIONS_FIRST = 2, 1
+"""Axis of the positions: (batch, heads, positions, size) or (batch, positions, heads, size)."""
+ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": (0, HEADS_FIRST, FORWARD_PRODUCTS),
+    "aten::_scaled_dot_product_efficient_attention": (0, HEADS_FIRST, FORWARD_PRODUCTS),
+    "aten::_scaled_dot_product_cudnn_attention": (0, HEADS_FIRST, FORWARD_PRODUCTS),
+    "aten::_scaled_dot_product_fused_attention_overrideable": (0, HEADS_FIRST, FORWARD_PRODUCTS),
+    "aten::_flash_attention_forward": (0, POSITIONS_FIRST, FORWARD_PRODUCTS),
+    "aten::_efficient_attention_forward": (0, POSITIONS_FIRST, FORWARD_PRODUCTS),
+    "aten::_cudnn_attention_forward": (0, HEADS_FIRST, FORWARD_PRODUCTS),
+    "aten::_scaled_dot_product_flash_attention_backward": (1, HEADS_FIRST, BACKWARD_PRODUCTS),
+    "aten::_scaled_dot_product_efficient_attention_backward": (1, HEADS_FIRST, BACKWARD_PRODUCTS),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (1, HEADS_FIRST, BACKWARD_PRODUCTS),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": (1, HEADS_FIRST, BACKWARD_PRODUCTS),
+    "aten::_flash_attention_backward": (1, POSITIONS_FIRST, BACKWARD_PRODUCTS),
+    "aten::_efficient_attention_backward": (1, POSITIONS_FIRST, BACKWARD_PRODUCTS),
+    "aten::_cudnn_attention_backward": (1, HEADS_FIRST, BACKWARD_PRODUCTS),
+}
+"""Operator → which input is the query, before key and value; axis of the positions; matrix products. Most of
+`_scaled_dot_product_…` call one of the others, which then launches the kernels: work is told of the innermost."""
+PACKED = {"aten::_efficient_attention_forward": 4, "aten::_efficient_attention_backward": 6}
+"""Operator → the input that says where sequences start, if several of them are packed into one. Those of flash and
+cuDNN then have three axes."""
+COMPARISONS = frozenset(("eq", "ge", "gt", "le", "lt", "ne"))
+"""Their result is one byte an element, unless it replaces an input."""
+ONLY_WRITTEN = frozenset(("copy", "fill", "zero"))
+"""Their first input is the destination, which they do not read."""
 # fmt: off
-ELEMENTWISE = frozenset((
-    "abs", "add", "addcdiv", "addcmul", "clamp", "clamp_max", "clamp_min", "clone", "copy", "cos", "div", "dropout",
-    "elu", "eq", "exp", "fill", "gelu", "gelu_backward", "ge", "gt", "hardswish", "leaky_relu", "log", "lt",
-    "masked_fill", "maximum", "minimum", "mul", "native_dropout", "native_dropout_backward", "ne", "neg", "pow",
-    "relu", "rsqrt", "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sqrt", "square", "sub", "tanh",
-    "tanh_backward", "threshold_backward", "where", "zero",
+ELEMENTWISE = COMPARISONS | ONLY_WRITTEN | frozenset((
+    "abs", "add", "addcdiv", "addcmul", "clamp", "clamp_max", "clamp_min", "clone", "cos", "div", "dropout", "elu",
+    "exp", "gelu", "gelu_backward", "hardswish", "leaky_relu", "log", "masked_fill", "maximum", "minimum", "mul",
+    "native_dropout", "native_dropout_backward", "neg", "pow", "relu", "rsqrt", "sigmoid", "sigmoid_backward", "silu",
+    "silu_backward", "sin", "sqrt", "square", "sub", "tanh", "tanh_backward", "threshold_backward", "where",
 ))
 # fmt: on
 
@@ -122,11 +148,12 @@ def _convolution(inputs: Inputs, outputs: OutputSizes) -> Work | None:
     if data is None or weight is None or element is None:
         return None
     output = outputs.get((data, weight))
-    if output is None:
+    multiply_adds = _multiply_adds(output, data, weight) if output is not None else None
+    if output is None or multiply_adds is None:
         return None
     written = prod(output) * element[1]
     moved = (prod(data) + prod(weight)) * element[1] + written
-    return Work(Family.CONVOLUTION, element[0], 2 * prod(output) * prod(weight[1:]), moved, written)
+    return Work(Family.CONVOLUTION, element[0], 2 * multiply_adds, moved, written)
 
 
 def _convolution_backward(inputs: Inputs) -> Work | None:
@@ -135,25 +162,46 @@ def _convolution_backward(inputs: Inputs) -> Work | None:
     element = _element(inputs, 1)
     if output is None or data is None or weight is None or element is None:
         return None
+    multiply_adds = _multiply_adds(output, data, weight)
+    if multiply_adds is None:
+        return None
     written = (prod(data) + prod(weight)) * element[1]
     # Each of the two products reads the output's gradient and the other factor.
     moved = 2 * prod(output) * element[1] + 2 * written
-    return Work(Family.CONVOLUTION, element[0], 4 * prod(output) * prod(weight[1:]), moved, written)
+    return Work(Family.CONVOLUTION, element[0], 4 * multiply_adds, moved, written)
 
 
-def convolution_output(inputs: Inputs) -> tuple[tuple[Dims, Dims], Dims] | None:
-    """What a `convolution_backward` tells of its forward: (input, weight) and the size of the output."""
-    output, data, weight = (_tensor(inputs, number) for number in range(3))
-    return ((data, weight), output) if output is not None and data is not None and weight is not None else None
+def _multiply_adds(output: Dims, data: Dims, weight: Dims) -> int | None:
+    """Each element of the output, of a transposed convolution each of the data, meets `weight[1:]`.
+
+    The weight's first axis are the channels of that side. Where both sides have as many, it is the smaller one:
+    transposed convolutions enlarge.
+    """
+    if not len(output) == len(data) == len(weight) > 2:
+        return None
+    sides = [prod(side) for side in (output, data) if side[1] == weight[0]]
+    return min(sides) * prod(weight[1:]) if sides else None
 
 
-def _attention(inputs: Inputs, query: int, *, products: int) -> Work | None:
-    """Inputs are (batch, heads, positions, size); `products` matrix products of (positions × size × positions)."""
+def convolution_outputs(backward: Iterable[Inputs]) -> OutputSizes:
+    """What calls of `convolution_backward` tell of their forwards; nothing where two of them tell different sizes."""
+    told: dict[tuple[Dims, Dims], set[Dims]] = {}
+    for inputs in backward:
+        output, data, weight = (_tensor(inputs, number) for number in range(3))
+        if output is not None and data is not None and weight is not None:
+            told.setdefault((data, weight), set()).add(output)
+    return {key: sizes.pop() for key, sizes in told.items() if len(sizes) == 1}
+
+
+def _attention(inputs: Inputs, query: int, positions: int, products: int, *, starts: int | None) -> Work | None:
+    """`products` matrix products of (positions × size × positions), for each head of the query."""
     q, k, v = (_tensor(inputs, query + number) for number in range(3))
     element = _element(inputs, query)
     if q is None or k is None or v is None or element is None or not len(q) == len(k) == len(v) == 4:
         return None
-    scores = prod(q[:3]) * k[2]
+    if starts is not None and _tensor(inputs, starts) is not None:
+        return None
+    scores = prod(q[:3]) * k[positions]
     # Half of the products have the size of keys, half that of values; the fifth of backward that of keys.
     flops = scores * (2 * (products - products // 2) * q[3] + 2 * (products // 2) * v[3])
     factors, output = (prod(q) + prod(k) + prod(v)) * element[1], prod(q[:3]) * v[3] * element[1]
@@ -163,19 +211,42 @@ def _attention(inputs: Inputs, query: int, *, products: int) -> Work | None:
     return Work(Family.ATTENTION, element[0], flops, factors + output, output)
 
 
-def _elementwise(inputs: Inputs, *, in_place: bool) -> Work | None:
-    """One operation an element; every tensor is read once and the result, of the broadcast size, written once."""
-    tensors = [
-        (dims, element)
-        for number, dims in enumerate(inputs.dims)
-        if dims and (element := _element(inputs, number)) is not None
-    ]
-    if not tensors:
+def _elementwise(base: str, inputs: Inputs, *, in_place: bool) -> Work | None:
+    """One operation an element of the result, which is written once; tensors are read once."""
+    numbers = [number for number, dims in enumerate(inputs.dims) if dims]
+    sizes = [inputs.dims[number] for number in numbers]
+    elements = [element for number in numbers if (element := _element(inputs, number)) is not None]
+    if not elements or len(elements) < len(sizes):
         return None
-    result = prod(tensors[0][0]) if in_place else max(prod(dims) for dims, _ in tensors)
-    written = result * tensors[0][1][1]
-    read = sum(prod(dims) * element[1] for dims, element in tensors)
-    return Work(Family.ELEMENTWISE, tensors[0][1][0], result, read + written, written)
+    if in_place or base in ONLY_WRITTEN:
+        result, element = (sizes[0] if numbers[0] == 0 else None), elements[0]
+    else:
+        result, element = _broadcast(sizes), _promoted(elements)
+    # The condition alone does not tell the type of what it chooses from.
+    if result is None or (base == "where" and numbers == [0]):
+        return None
+    written = prod(result) * (1 if base in COMPARISONS and not in_place else element[1])
+    read = [prod(dims) * of[1] for dims, of in zip(sizes, elements, strict=True)]
+    moved = sum(read[1:] if base in ONLY_WRITTEN else read) + written
+    return Work(Family.ELEMENTWISE, element[0], prod(result), moved, written)
+
+
+def _broadcast(sizes: Sequence[Dims]) -> Dims | None:
+    try:
+        return np.broadcast_shapes(*sizes)
+    except ValueError:
+        return None
+
+
+def _promoted(elements: Iterable[Element]) -> Element:
+    """The type of a result of several: the widest, of floats if there are any; of the two halves neither but fp32.
+
+    Source: https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc
+    """
+    kinds = set(elements)
+    if {ELEMENT["c10::half"], ELEMENT["c10::bfloat16"]} <= kinds:
+        kinds.add(ELEMENT["float"])
+    return max(kinds, key=lambda kind: (kind[0].startswith(("fp", "bf")), kind[1]))
 
 
 def _tensor(inputs: Inputs, number: int) -> Dims | None:
@@ -183,5 +254,5 @@ def _tensor(inputs: Inputs, number: int) -> Dims | None:
     return dims if dims and min(dims) > 0 else None
 
 
-def _element(inputs: Inputs, number: int) -> tuple[str, int] | None:
+def _element(inputs: Inputs, number: int) -> Element | None:
     return ELEMENT.get(inputs.types[number].lower()) if number < len(inputs.types) else None
