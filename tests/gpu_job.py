@@ -32,6 +32,8 @@ class GpuJob(DeviceTrace):
     """Stream → when it has done all that was launched."""
     stacks: bool = True
     rank: int | None = None
+    distributed: dict[str, Any] = field(default_factory=dict)
+    """What `distributedInfo` has besides the rank."""
     _steps: int = 0
     _seq: int = 0
 
@@ -104,7 +106,8 @@ class GpuJob(DeviceTrace):
         """The trace as Kineto writes it; a last, empty step closes the one before."""
         self.step(self._steps + 1, self.now_ns, self.now_ns + US)
         before = {"baseTimeNanoseconds": ORIGIN_NS, "deviceProperties": [self._properties()]}
-        after = {} if self.rank is None else {"distributedInfo": {"backend": "nccl", "rank": self.rank}}
+        told = self.distributed | ({} if self.rank is None else {"rank": self.rank})
+        after = {"distributedInfo": {"backend": "nccl"} | told} if told else {}
         return trace_text(self.events, before=before, after=after)
 
 

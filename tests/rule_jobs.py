@@ -247,6 +247,7 @@ def tiny(job: GpuJob, bad: bool) -> None:
 
 def slow_link(job: GpuJob, bad: bool) -> None:
     """100 MiB: 0.3 ms by NVLink at its rate, 8 ms over PCIe."""
+    job.distributed = {"world_size": 8}
     work(job, 1)
     if bad:
         job.drain()

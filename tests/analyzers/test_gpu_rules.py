@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rule_jobs import EXPECTED_NS, JOBS, job_of
+from gpu_job import MS, US, GpuJob
+from rule_jobs import EXPECTED_NS, GEMM, HALF, JOBS, STEPS, job_of, work
 
 from tightship_analyzers.catalogue import find_rule
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.plain_attention import MAX_BETWEEN
 from tightship_analyzers.judge import judge_trace
 from tightship_analyzers.rule import Failed, Finding
 from tightship_platform.vocabulary import Method
@@ -19,8 +22,12 @@ TOLERANCE = 0.1
 
 
 def findings(folder: Path, rule: str, *, bad: bool) -> list[Finding]:
+    return judged(job_of(rule, bad=bad), rule, folder)
+
+
+def judged(job: GpuJob, rule: str, folder: Path) -> list[Finding]:
     """As the rule itself gives them, before they are simulated."""
-    trace = job_of(rule, bad=bad).read(folder)
+    trace = job.read(folder)
     assert trace.warnings == []
     facts = Facts(trace)
     found = find_rule(rule)
@@ -80,3 +87,133 @@ def test_without_a_sign_nothing_is_derived(tmp_path: Path) -> None:
     said = judge_facts(facts, rules=(rule,))
     assert said.findings == [] and said.not_judged == {}
     assert "BlockingCopies" not in facts.costs
+
+
+def group_of(ranks: Any) -> dict[str, Any]:
+    """`distributedInfo` of a world of 64 with one group."""
+    return {"world_size": 64, "pg_config": [{"pg_name": "0", "ranks": ranks}]}
+
+
+@pytest.mark.parametrize(
+    ("distributed", "counts"),
+    [
+        ({}, False),
+        ({"world_size": 8}, True),
+        ({"world_size": 64}, False),
+        (group_of([8, 9, 10, 11, 12, 13, 14, 15]), True),
+        (group_of([0, 8, 16, 24, 32, 40, 48, 56]), False),
+        (group_of([4, 5, 6, 7, 8, 9, 10, 11]), False),
+        (group_of([]), False),
+        (group_of("0-7"), False),
+        ({"pg_config": [{"pg_name": "other", "ranks": [0, 1]}]}, False),
+    ],
+)
+def test_a_link_is_judged_only_where_the_ranks_share_a_machine(
+    tmp_path: Path, distributed: dict[str, Any], counts: bool
+) -> None:
+    job = job_of("low-bus-bandwidth", bad=True)
+    job.distributed = distributed
+    assert bool(judged(job, "low-bus-bandwidth", tmp_path)) is counts
+
+
+FORWARD, BACKWARD = "aten::_softmax", "aten::_softmax_backward_data"
+SCORES = [16, 512, 256]
+GIVES = ("aten::bmm", [[16, 512, 64], [16, 64, 256]])
+TAKES = ("aten::bmm", [[16, 512, 256], [16, 256, 64]])
+GIVES_ONE = ("aten::mm", [[512, 64], [64, 256]])
+TAKES_ONE = ("aten::mm", [[512, 256], [256, 64]])
+TAKES_SECOND = ("aten::bmm", [[16, 64, 512], [16, 512, 256]])
+LINEAR = ("aten::mm", [[4096, 1024], [1024, 1024]])
+Made = tuple[str, list[list[int]]]
+
+
+@pytest.mark.parametrize(
+    ("softmax", "scores", "before", "behind", "counts"),
+    [
+        (FORWARD, [2, 8, 512, 256], [GIVES], [TAKES], True),
+        (FORWARD, SCORES, [GIVES, LINEAR], [LINEAR, TAKES], True),
+        (FORWARD, SCORES, [("aten::baddbmm", [SCORES, *GIVES[1]])], [TAKES], True),
+        (FORWARD, [1, 512, 256], [GIVES_ONE], [TAKES_ONE], True),
+        (FORWARD, SCORES, [LINEAR], [TAKES], False),
+        (FORWARD, SCORES, [TAKES], [TAKES], False),
+        (FORWARD, SCORES, [GIVES], [LINEAR], False),
+        (FORWARD, SCORES, [GIVES], [GIVES], False),
+        (FORWARD, [8, 512, 32000], [("aten::mm", [[4096, 2048], [2048, 32000]])], [LINEAR], False),
+        (FORWARD, [2, 256, 256], [GIVES_ONE], [TAKES_ONE], False),
+        (BACKWARD, SCORES, [GIVES], [TAKES_SECOND], True),
+        (BACKWARD, SCORES, [TAKES_SECOND], [TAKES], True),
+        (BACKWARD, SCORES, [LINEAR], [TAKES], False),
+        (BACKWARD, SCORES, [GIVES], [LINEAR], False),
+    ],
+)
+def test_attention_is_a_softmax_between_the_products_of_its_scores(
+    tmp_path: Path, softmax: str, scores: list[int], before: list[Made], behind: list[Made], counts: bool
+) -> None:
+    job = GpuJob()
+    for _ in range(STEPS):
+        begun = job.now_ns
+        for name, dims in before:
+            job.op(name, GEMM, dims=dims, types=HALF)
+        job.op(softmax, (600 * US, "softmax_warp"), dims=[scores, [], []], types=[HALF[0], "", ""])
+        for name, dims in behind:
+            job.op(name, GEMM, dims=dims, types=HALF)
+        for _ in range(MAX_BETWEEN):
+            job.op("aten::empty")
+        job.drain()
+        job.step_of(begun)
+    found = judged(job, "unfused-attention", tmp_path)
+    assert [finding.saving.value for finding in found] == ([600 * US] if counts else [])
+
+
+@pytest.mark.parametrize("filled_ns", [0, 45 * US, 145 * US])
+def test_a_pause_that_another_stream_fills_is_not_idle(tmp_path: Path, filled_ns: int) -> None:
+    """Six kernels of 5 µs in each step, 145 µs apart."""
+    job = GpuJob()
+    for step in range(STEPS):
+        begun = step * MS
+        job.step(step, begun, begun + MS)
+        for at in range(6):
+            call, start = begun + at * 20 * US, begun + 150 * US * (at + 1)
+            job.pair((call, call + US), (start - 5 * US, start), name="vectorized_elementwise_kernel<4, add>")
+            if filled_ns:
+                job.pair((call + 2 * US, call + 3 * US), (start, start + filled_ns), name="gemm", stream=20)
+        job.now_ns = begun + MS
+    found = judged(job, "small-kernel-swarm", tmp_path)
+    idle_ns = 5 * (145 * US - filled_ns)
+    assert [finding.saving.value for finding in found] == ([idle_ns + 5 * 5 * US] if idle_ns else [])
+    for finding in found:
+        assert f"idles for {idle_ns // US} µs" in finding.evidence[1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "counts"),
+    [
+        ("cutlass_80_simt_sgemm_128x32_8x5_nn_align1", True),
+        ("cutlass_80_simt_sfprop_optimized_128x64_8x5_nhwc_align1", True),
+        ("cutlass_80_simt_dgemm_64x64_8x5_nn_align1", False),
+        ("cutlass_80_simt_cgemm_64x64_8x5_nn_align1", False),
+        ("cutlass_75_simt_igemm_s8_128x64_32x2_nt_align4", False),
+    ],
+)
+def test_only_products_in_float32_are_told_to_use_tf32(tmp_path: Path, kernel: str, counts: bool) -> None:
+    job = GpuJob()
+    for _ in range(STEPS):
+        begun = job.now_ns
+        job.op("aten::mm", (900 * US, kernel))
+        job.drain()
+        job.step_of(begun)
+    assert bool(judged(job, "fp32-gemm", tmp_path)) is counts
+
+
+@pytest.mark.parametrize(("back_to", "counts"), [(0, True), (1, False)])
+def test_a_round_trip_ends_on_the_device_where_it_began(tmp_path: Path, back_to: int, counts: bool) -> None:
+    job = GpuJob()
+    for _ in range(STEPS):
+        begun = job.now_ns
+        work(job)
+        for name, device in (("Memcpy DtoH (Device -> Pinned)", 0), ("Memcpy HtoD (Pinned -> Device)", back_to)):
+            job.kernel_of(60 * US, name, category="gpu_memcpy", bytes=1 << 20, device=device)
+            job.wait()
+        job.drain()
+        job.step_of(begun)
+    assert bool(judged(job, "device-round-trip", tmp_path)) is counts

@@ -35,6 +35,11 @@ class Block:
             args |= {"Input Dims": dims, "Input type": types or []}
         self._host("cpu_op", name, start_ns, end_ns, args)
 
+    def group(self, name: str, ranks: list[int]) -> None:
+        """A process group, as torch lists them at the head of the file."""
+        told = self._recording.rest.setdefault("distributedInfo", {})
+        told["pg_config"] = [*told.get("pg_config", ()), {"pg_name": name, "ranks": ranks}]
+
     def mark(self, name: str, start_ns: int, end_ns: int) -> None:
         """An annotation."""
         self._host("user_annotation", name, start_ns, end_ns, {})

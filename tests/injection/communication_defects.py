@@ -62,6 +62,7 @@ def slow_link(block: Block, base: Base) -> int:
         block.rng.choice((4, 8)),
     )
     elements = int(took / 1e9 * used * rate / (2 * (ranks - 1) / ranks) / 4)
+    block.group("0", list(range(ranks)))
     block.launched(
         "c10d::allreduce_", 0, block.length_ns, block.any_of(*ALL_REDUCES), stream=base.stream + 90,
         **collective(elements, ranks),

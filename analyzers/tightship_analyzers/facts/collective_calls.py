@@ -36,6 +36,8 @@ class CollectiveCalls:
     """(calls,) name number of the collective; -1 where not recorded."""
     bytes: Int64s
     """(calls,) the larger one of what goes in and comes out; -1 where not recorded."""
+    group: Int64s
+    """(calls,) name number of the process group; -1 where not recorded."""
     group_size: Int64s
     """(calls,) ranks; -1 where not recorded."""
     exposed: Intervals
@@ -71,6 +73,7 @@ class CollectiveCalls:
             op=kernels.op[mine],
             collective=_picked(on_device.name, known, found).astype(np.int32),
             bytes=_picked(moved, known, found),
+            group=_picked(on_device.group, known, found),
             group_size=_picked(on_device.group_size, known, found),
             exposed=busy.communication - busy.compute,
         )

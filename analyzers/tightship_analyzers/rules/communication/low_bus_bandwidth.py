@@ -2,7 +2,9 @@
 
 ## What it finds
 Collectives of at least 4 MiB among the ranks of one machine (up to 8) whose best call of that size reaches less than
-half of the link's rate; more than 2 % of the step. Where more than 8 ranks take part the link is not known.
+half of the link's rate; more than 2 % of the step. Ranks share a machine where the world has at most 8 of them, or
+where all of the group's lie in one aligned block of 8 (0 to 7, 8 to 15, …), by `pg_config` in the trace's
+`distributedInfo`. Of any other group the link is not known.
 
 ## Why it costs
 The traffic goes a longer way than it needs to: over PCIe or the processors' memory instead of NVLink, over one link
@@ -24,8 +26,9 @@ meanwhile. Waiting for a slower rank only lowers a call's rate, hence the best c
 is a finding; only that call's excess is certain, which is the low end.
 
 ## Known misses
-Devices whose links are not in the catalogue; machines whose devices are linked over PCIe only show the same figures as
-those where NVLink is not used.
+Devices whose links are not in the catalogue; groups whose ranks the trace does not list. Machines whose devices are
+linked over PCIe only, and groups of up to 8 ranks over several smaller machines, show the same figures as those where
+NVLink is not used.
 
 ## Source
 Bus bandwidth: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. Links: the device's entry in
@@ -33,6 +36,8 @@ hardware.toml. nccl-tests reach 80 to 90 % of NVLink with large messages. 2 % of
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +50,7 @@ from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
+from tightship_analyzers.trace.model import Bools
 from tightship_platform.units import format_bytes, format_frac, plural
 
 MIN_STEP_FRAC = 0.02
@@ -52,7 +58,7 @@ MIN_STEP_FRAC = 0.02
 MIN_BYTES = 4 << 20
 """Smaller messages do not reach the link's rate."""
 MAX_MACHINE = 8
-"""Ranks that share a machine at most."""
+"""Ranks that share a machine at most; they are numbered one after the other, machine by machine."""
 LOW_FRAC = 0.5
 GOOD_FRAC = 0.8
 
@@ -72,9 +78,11 @@ def judge(facts: Facts) -> Judgement:
             for name, size in zip(calls.collective.tolist(), calls.group_size.tolist(), strict=True)
         ]
     )
-    large = (calls.bytes >= MIN_BYTES) & (factor > 0) & (calls.group_size <= MAX_MACHINE)
+    large = (calls.bytes >= MIN_BYTES) & (factor > 0) & (calls.group_size <= MAX_MACHINE) & _on_one_machine(facts)
     if not large.any():
-        return NotApplicable("needs collectives of known size among at most 8 ranks; the trace holds none of 4 MiB")
+        return NotApplicable(
+            "needs collectives of at least 4 MiB among ranks that are known to share a machine; the trace holds none"
+        )
     ideal_ns = calls.bytes * factor / (GOOD_FRAC * rate) * 1e9
     reached = np.where(large, calls.bytes * factor / np.maximum(calls.events.dur_ns, 1) * 1e9 / rate, np.inf)
     slow = np.zeros(len(large), dtype=np.bool_)
@@ -119,6 +127,26 @@ def judge(facts: Facts) -> Judgement:
             without=Edits.without_device(calls.row[rows], left),
         )
     ]
+
+
+def _on_one_machine(facts: Facts) -> Bools:
+    """(calls,) is it known that all ranks of the group share a machine?"""
+    group, trace = facts[CollectiveCalls].group, facts.trace
+    if trace.world_size is not None and trace.world_size <= MAX_MACHINE:
+        return np.ones(len(group), dtype=np.bool_)
+    told = trace.distributed.get("pg_config")
+    near = [
+        trace.names.id(str(entry.get("pg_name")))
+        for entry in (told if isinstance(told, list) else ())
+        if isinstance(entry, dict) and _in_one_block(entry.get("ranks"))
+    ]
+    return (group >= 0) & np.isin(group, near)
+
+
+def _in_one_block(ranks: Any) -> bool:
+    if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
+        return False
+    return len({rank // MAX_MACHINE for rank in ranks}) == 1
 
 
 def _bus_factor(collective: str, ranks: int) -> float:

@@ -2,7 +2,8 @@
 
 ## What it finds
 Kernels of matrix products and convolutions whose name says that they compute in float32 without tensor cores
-(`…sgemm…`, `scudnn`, `simt`, float winograd), on a device that has tensor cores; together more than 5 % of the step.
+(`…sgemm…`, `simt_sfprop`, `scudnn`, float winograd), on a device that has tensor cores; together more than 5 % of the
+step.
 
 ## Why it costs
 Tensor cores multiply 4 to 16 times as fast: a V100 reaches 125 TFLOP/s in float16 and 15.7 in float32, an A100 156 in
@@ -67,7 +68,7 @@ MAX_SPEEDUP = 3.0
 SURE_SPEEDUP = 1.5
 
 SIMT = re.compile(
-    r"(?<![a-z0-9])sgemm|_simt_|scudnn|convolve_sgemm|f32f32_f32f32_f32"
+    r"(?<![a-z0-9])sgemm|_simt_s(fprop|dgrad|wgrad)|scudnn|convolve_sgemm|f32f32_f32f32_f32"
     r"|winograd\w*(::\w+)*<float, float>|(dgrad|wgrad)\w*_engine<float,|conv2d_grouped_direct_kernel<float",
     re.IGNORECASE,
 )

@@ -21,7 +21,8 @@ def activation(x, bias, scale):
     return (x * torch.sigmoid(1.702 * x) + bias) * scale
 ```
 
-The saving is every run but its longest kernel, and the gaps between. Its low end is the gaps and half of the kernels.
+The saving is every run but its longest kernel, and the gaps between, as far as the device does nothing else meanwhile.
+Its low end is the gaps and half of the kernels.
 
 ## Known misses
 Chains that a reduction or a copy interrupts. Longer elementwise kernels: those are limited by memory, not by being
@@ -85,8 +86,9 @@ def judge(facts: Facts) -> Judgement:
     )
     dur_ns = kernels.events.dur_ns
     longest = np.array([run[int(dur_ns[run].argmax())] for run in runs])
-    kept = Intervals.of_table(kernels.events.take(longest))
-    claims = within_window(facts, spans - kept)
+    others = np.ones(len(kernels.events), dtype=np.bool_)
+    others[np.setdiff1d(members, longest)] = False
+    claims = within_window(facts, spans - Intervals.of_table(kernels.events.take(others)))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     work = Intervals.of_table(kernels.events.take(members))

@@ -1,8 +1,8 @@
 """Attention is computed step by step, and its scores travel through memory.
 
 ## What it finds
-A softmax over scores of at least 128 × 128 between two matrix products, with the scaling, masking and dropout around
-it; together more than 2 % of the step.
+A softmax over scores of at least 128 × 128 between the matrix product that gives them and the one that takes them,
+with the scaling, masking and dropout around it; together more than 2 % of the step.
 
 ## Why it costs
 The scores of one layer are batch × heads × queries × keys numbers. Each of these kernels reads and writes all of them,

@@ -2,7 +2,7 @@
 
 ## What it finds
 A copy from the device of at least 4 KiB that is followed, in the same step, by a copy of equally many bytes to the
-device; all such pairs together more than 1 % of the step.
+same device; all such pairs together more than 1 % of the step.
 
 ## Why it costs
 Both copies cross the slowest link of the machine, the host waits for the first one, and the device waits for the
@@ -110,12 +110,13 @@ def _pairs(facts: Facts) -> list[tuple[int, int]]:
     large = (events.kind == EventKind.COPY) & (events.bytes >= MIN_BYTES)
     out = large & names.mask(events.name, lambda name: FROM_DEVICE.search(name) is not None)
     back = large & names.mask(events.name, lambda name: TO_DEVICE.search(name) is not None)
-    waiting: dict[tuple[int, int | None], list[int]] = {}
+    waiting: dict[tuple[int, int, int], list[int]] = {}
     pairs = []
     for row in np.flatnonzero(out | back).tolist():
-        key = int(events.bytes[row]), steps.number_at(int(events.start_ns[row]))
-        if key[1] is None:
+        step = steps.number_at(int(events.start_ns[row]))
+        if step is None:
             continue
+        key = int(events.device[row]), int(events.bytes[row]), step
         if out[row]:
             waiting.setdefault(key, []).append(row)
         elif waiting.get(key):
