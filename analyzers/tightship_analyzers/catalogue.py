@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from tightship_analyzers.rule import Rule, Scope
 from tightship_analyzers.rules.communication import (
     data_parallel,
@@ -112,4 +114,6 @@ def find_rule(rule_id: str) -> Rule:
     for rule in RULES:
         if rule.id == rule_id:
             return rule
-    raise NotFound("rule", rule_id, f"the rules are {', '.join(rule.id for rule in RULES)}")
+    near = get_close_matches(rule_id.lower(), [rule.id for rule in RULES], n=1)
+    said = f"did you mean {near[0]}? " if near else ""
+    raise NotFound("rule", rule_id, f"{said}`tightship rules` lists them")

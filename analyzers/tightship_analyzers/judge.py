@@ -13,6 +13,7 @@ from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.seen_names import SeenNames
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.window import Window
+from tightship_analyzers.hardware import HardwareError
 from tightship_analyzers.rule import NOISE_FRAC, Failed, Finding, Rule
 from tightship_analyzers.savings import simulated, simulated_together
 from tightship_analyzers.summary import summarize, why_without_steps
@@ -96,6 +97,8 @@ def _apply(rule: Rule, facts: Facts) -> list[Finding] | NotApplicable | Failed:
                 return known
         outcome = rule.judge(facts)
         return outcome if isinstance(outcome, NotApplicable) else [simulated(facts, finding) for finding in outcome]
+    except HardwareError:
+        raise  # a file of the user's, which no rule could read
     except Exception as error:  # one rule that breaks on a strange trace must not cost the others their findings
         log.exception("Rule %s failed on %s", rule.id, facts.trace.source)
         return Failed(f"failed with {type(error).__name__}; please report it with the trace")

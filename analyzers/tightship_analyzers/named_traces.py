@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -21,12 +22,16 @@ def named_traces(paths: Sequence[str]) -> Iterable[tuple[str, bool]]:
     """Each file once, and whether it was named itself; a folder stands for every file in it that may be a trace, a
     table of operations for each of its ranks.
 
-    :raises TightshipError: a folder holds none.
+    :raises TightshipError: a folder holds none, or cannot be read.
     """
     seen: set[str] = set()
     for path in paths:
         is_folder = "://" not in path and Path(path).is_dir()
-        found = _files_in(Path(path)) if is_folder else sources_of(path)
+        found, closed = _files_in(Path(path)) if is_folder else (sources_of(path), [])
+        if closed and not found:
+            raise TightshipError(f"Folder {shown(closed[0])} cannot be read; check its permissions")
+        for folder in closed:
+            yield folder, True  # reading it fails, and is told with the files that cannot be read
         if not found:
             raise TightshipError(f"No trace in folder {path}; expected files that end in {' or '.join(SUFFIXES)}")
         for source in found:
@@ -82,5 +87,13 @@ class ReadingBars:
         return f"{self._done} of {self._files} done · {name}" if self._files > 1 else name
 
 
-def _files_in(folder: Path) -> list[str]:
-    return sorted(str(path) for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
+def _files_in(folder: Path) -> tuple[list[str], list[str]]:
+    """What may be traces, and folders that cannot be looked into."""
+    closed: list[str] = []
+    paths = [
+        Path(place, name)
+        for place, _, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename)))
+        for name in names
+        if name.endswith(SUFFIXES)
+    ]
+    return sorted(str(path) for path in paths if path.is_file()), sorted(closed)

@@ -120,7 +120,9 @@ def analyze_file(
         verdict=replace(verdict, findings=[_told(finding) for finding in verdict.findings]),
         figures=figures,
         costs=_costs(facts),
-        arrivals=collective_arrivals(_picked(facts) if wanted.step is not None else trace, None if steps is None else steps.bounds_ns),
+        arrivals=collective_arrivals(
+            _picked(facts) if wanted.step is not None else trace, None if steps is None else steps.bounds_ns
+        ),
         gaps=longest_gaps(facts, wanted.gaps),
     )
 

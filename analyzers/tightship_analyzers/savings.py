@@ -23,7 +23,8 @@ from tightship_analyzers.facts.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Finding, Saving
+from tightship_analyzers.rule import NOISE_FRAC, Finding, Saving
+from tightship_platform.units import format_ns
 from tightship_platform.vocabulary import Method
 
 
@@ -61,7 +62,13 @@ def simulated(facts: Facts, finding: Finding) -> Finding:
         low = min(found.low * bound.low // bound.value, bound.low)
         high = max(found.high, min(found.high * bound.high // bound.value, window.mean_ns))
     saving = Saving(value=found.value, low=low, high=high, method=Method.SIMULATED)
-    return replace(finding, saving=saving, share_frac=saving.value / window.mean_ns)
+    evidence = list(finding.evidence)
+    if found.value > bound.value * (1 + NOISE_FRAC) and found.value - bound.value > NOISE_FRAC * window.mean_ns:
+        more = found.value - bound.value
+        evidence.append(
+            fact(f"{format_ns(more)} of it is what can begin earlier as well once this is gone", more, "ns")
+        )
+    return replace(finding, saving=saving, share_frac=saving.value / window.mean_ns, evidence=evidence)
 
 
 def simulated_together(facts: Facts, findings: Sequence[Finding]) -> Saving | None:

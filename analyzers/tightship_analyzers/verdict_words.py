@@ -44,16 +44,20 @@ def headline(result: OfflineResult) -> str:
     if not total or not summary["buckets"]:
         return "The trace holds nothing that can be judged."
     losses = [row for row in losses_first(worst) if row[0] != Bucket.PRODUCTIVE]
-    whom = (
-        f"Rank {worst.rank}, the least productive of {len(result.ranks)}, works"
-        if len(result.ranks) > 1
-        else ("The device works")
-    )
-    said = f"{whom} {format_frac(_productive(worst))} of the {whole_of(worst)}"
+    said = f"{_whom(result, worst)} works {format_frac(_productive(worst))} of the {whole_of(worst)}"
     if not losses:
         return f"{said}."
     part, ns = losses[0]
     return f"{said}; {format_frac(ns / total)} it {_clause(worst, part)}."
+
+
+def _whom(result: OfflineResult, worst: OfflineRank) -> str:
+    count, all_whole = len(whole_ranks(result)), len(whole_ranks(result)) == len(result.ranks)
+    if len(result.ranks) == 1:
+        return "The device"
+    if count == 1:
+        return f"Rank {worst.rank}, the only whole one,"
+    return f"Rank {worst.rank}, the least productive of {count}{'' if all_whole else ' whole ones'},"
 
 
 def _clause(one: OfflineRank, part: str) -> str:
@@ -72,7 +76,7 @@ def _clause(one: OfflineRank, part: str) -> str:
 def devices_differ(result: OfflineResult) -> str | None:
     """A warning where the ranks ran on different devices; None where they did not."""
     ranks: dict[str, list[str]] = {}
-    for one in result.ranks:
+    for one in whole_ranks(result):
         ranks.setdefault(device_of(one.verdict.summary), []).append(str(one.rank))
     if len(ranks) < 2:
         return None
@@ -81,8 +85,14 @@ def devices_differ(result: OfflineResult) -> str | None:
 
 
 def least_productive(result: OfflineResult) -> OfflineRank:
-    """The rank of the smallest productive share, the first one of several."""
-    return min(result.ranks, key=_productive)
+    """The rank of the smallest productive share, the first one of several; a file that was cut off tells of another
+    stretch of time than the others and is none of them."""
+    return min(whole_ranks(result), key=_productive)
+
+
+def whole_ranks(result: OfflineResult) -> Sequence[OfflineRank]:
+    """Those whose files hold all device events; all where none does."""
+    return [one for one in result.ranks if one.verdict.summary["covered_frac"] == 1.0] or result.ranks
 
 
 def nothing_found(result: OfflineResult) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from gpu_job import GpuJob
+from rule_jobs import work
 
 from tightship_analyzers.commands.analyze import analyze
 from tightship_platform.errors import TightshipError
@@ -170,3 +174,38 @@ def test_names_in_a_trace_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "[red]linear" in output and "[bold]jobs.py" in output, "shown as it is, not as markup"
     assert "\x1b" not in output and "\x07" not in output
     assert "\\u001b" not in json.dumps(ask(path)["findings"])
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    shutil.copy(RECORDED / "starved.json.gz", tmp_path)
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if str(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    among = run(tmp_path, "--jobs", "1")
+    assert among.exit_code != 0 and str(closed) in str(among.exception)
+    assert "starved" in among.stdout, "the others are judged all the same"
+    alone = run(closed)
+    assert str(alone.exception) == f"Folder {closed} cannot be read; check its permissions"
+
+
+def test_a_time_needs_its_unit() -> None:
+    result = run(RECORDED / "starved.json.gz", "--untraced-step", "120")
+    assert result.exit_code == 2 and "120 has no unit; give a time such as 120ms" in result.output
+
+
+def test_a_mistake_in_the_user_s_devices_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = GpuJob()
+    work(job)
+    (tmp_path / "job.json").write_bytes(job.text())
+    (tmp_path / "hardware.toml").write_text('[[device]]\nvendro = "Example"\n')
+    monkeypatch.setenv("TIGHTSHIP_HOME", str(tmp_path))
+    result = run(tmp_path / "job.json")
+    assert "has the entry 'vendro'" in str(result.exception), result.output
+    assert not result.stdout

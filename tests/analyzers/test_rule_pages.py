@@ -89,5 +89,5 @@ def test_json_keys_are_stable() -> None:
 
 
 def test_an_unknown_rule_is_one_line() -> None:
-    with pytest.raises(NotFound, match=r"No rule named 'starved-imput'; the rules are starved-input, "):
+    with pytest.raises(NotFound, match=r"No rule named 'starved-imput'; did you mean starved-input\? "):
         find_rule("starved-imput")

@@ -219,3 +219,23 @@ def test_a_step_that_no_file_has_is_not_called_no_trace(tmp_path: Path) -> None:
     assert "None of 2 files could be judged: Step is '99'" in str(done.exception)
     wrong = CliRunner().invoke(analyze, [str(tmp_path), "--rank", "x"])
     assert wrong.exit_code == 2 and "is not a valid whole number" in wrong.output
+
+
+def test_a_cut_off_rank_is_not_held_against_whole_ones(tmp_path: Path) -> None:
+    """The whole rank idles less than the first part of the other one does."""
+    whole, cut = DeviceTrace(), DeviceTrace()
+    for trace, busy_ns in ((whole, 300_000), (cut, 30_000)):
+        for step in range(6):
+            begin = step * 1_000_000
+            trace.step(step, begin, begin + 1_000_000)
+            trace.pair((begin + 10_000, begin + 20_000), (begin + 30_000, begin + 30_000 + busy_ns))
+    for rank, trace in enumerate((whole, cut)):
+        path = tmp_path / f"{rank}.json"
+        path.write_bytes(trace_files.trace_text(trace.events, before={"distributedInfo": {"rank": rank}}, after={}))
+    both = analyze_paths([str(tmp_path)])
+    assert headline(both).startswith("Rank 1, the least productive of 2,")
+    text = (tmp_path / "1.json").read_bytes()
+    (tmp_path / "1.json").write_bytes(text[: 2 * len(text) // 3])
+    result = analyze_paths([str(tmp_path)])
+    assert result.ranks[0].verdict.summary["covered_frac"] == 1.0
+    assert headline(result).startswith("Rank 0, the only whole one, works 30.0 %")

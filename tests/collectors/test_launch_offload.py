@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from launching import launch
 
 from tightship_collectors.launch.offload_file import FILE, MAX_BYTES, read_offload
 
@@ -33,3 +34,13 @@ def test_a_link_or_a_pipe_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / FILE).unlink()
     os.mkfifo(tmp_path / FILE)
     assert read_offload(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("options", "said"), [((), 1), (("--offload-optional",), 0)])
+def test_a_plan_that_no_process_applied_is_told(tmp_path: Path, options: tuple[str, ...], said: int) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("version: 1\n")
+    done = launch("true", options=("--offload", str(plan), *options))
+    assert done.returncode == 0
+    assert done.stderr.count(f"{plan} was not applied: no process of the job took a step") == said
+    assert "was not applied" not in launch("false", options=("--offload", str(plan), *options)).stderr

@@ -14,6 +14,8 @@ from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 
 OPTIMIZER = "Optimizer.step#"
+START = OPTIMIZER + "before the first"
+"""No call of an optimizer: where a source without calls tells that its first step begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ def _write_page(result: OfflineResult, path: str) -> None:
 
 def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
     """'120ms' → 120000000."""
+    if value is not None and value.replace(".", "", 1).isdigit():
+        raise click.BadParameter(f"{value} has no unit; give a time such as {value}ms", param=option)
     try:
         return None if value is None else parse_duration_ns(value)
     except TightshipError as error:

@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from tightship_analyzers.breakdown.steps import START
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.period import Period
@@ -52,7 +53,7 @@ class Steps(Period):
             optimizer = facts.get(OptimizerSteps)
             if isinstance(optimizer, NotApplicable):
                 return NotApplicable(f"needs steps, and the recording marks none: {HOW_TO_MARK}")
-            bounds, tid = np.unique(_once_a_step(optimizer.calls).end_ns), optimizer.tid
+            bounds, tid = np.unique(_once_a_step(facts.trace, optimizer.calls).end_ns), optimizer.tid
             if len(bounds) < 2:
                 return NotApplicable(f"needs steps, and the recording holds the end of one only: {LONGER}")
         covered_ns = facts.trace.covered_end_ns
@@ -63,12 +64,15 @@ class Steps(Period):
         return cls(bounds_ns=bounds, tid=tid)
 
 
-def _once_a_step(calls: Annotations) -> Annotations:
+def _once_a_step(trace: Trace, calls: Annotations) -> Annotations:
     """Of the optimizers of a loop (one for matrices and one for the rest, or two players) the calls of the one that was
     called most often, of several the last one: so the step counter counts, too. Two of one class look like one."""
-    count = np.bincount(calls.name)
-    often = np.flatnonzero(count == count.max())
-    return calls.take(calls.name == calls.name[np.isin(calls.name, often)][-1])
+    start = calls.name == trace.names.id(START)
+    if start.all():
+        return calls
+    count = np.bincount(calls.name[~start])
+    often = calls.name[~start & np.isin(calls.name, np.flatnonzero(count == count.max()))]
+    return calls.take(start | (calls.name == often[-1]))
 
 
 def _profiler_marks(trace: Trace) -> tuple[Int64s, int] | None:

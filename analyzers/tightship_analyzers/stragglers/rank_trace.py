@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightship_analyzers.breakdown.steps import START
 from tightship_analyzers.stragglers.op_table import Int64s, OpTable, OpTableError
 from tightship_analyzers.stragglers.op_types import COMMUNICATES, POINT_TO_POINT, OpType
 from tightship_analyzers.trace.columns import (
@@ -39,7 +40,7 @@ COMPUTE_STREAM = 0
 
 _SHARED = frozenset(COMMUNICATES) - {OpType.OPTIMIZER_CLIP_MAIN_GRAD}
 """Clipping computes norms and reduces them: mostly computation."""
-_STEP, _BEFORE, _GARBAGE = "Optimizer.step#op table", "Optimizer.step#before the table", "Python GC"
+_STEP, _GARBAGE = "Optimizer.step#op table", "Python GC"
 
 
 def ranks_of(table: OpTable) -> list[int]:
@@ -65,7 +66,7 @@ def rank_trace(table: OpTable, rank: int) -> Trace:
     stage = int(table.stage[mine[0]])
     labels = [kind.label for kind in OpType]
     groups = [f"{label} of stage {stage}" for label in labels]
-    names = Names([*labels, *groups, _STEP, _BEFORE, _GARBAGE])
+    names = Names([*labels, *groups, _STEP, START, _GARBAGE])
     on_host = table.op_type[order] == OpType.GC
     garbage, events = order[on_host], order[~on_host]
     kind = table.op_type[events].astype(np.int64)
@@ -73,7 +74,7 @@ def rank_trace(table: OpTable, rank: int) -> Trace:
     numbered = np.flatnonzero(shared & ~np.isin(kind, [int(one) for one in POINT_TO_POINT]))
     rows = events[numbered]
     marks = _all(bounds, names.id(_STEP))
-    marks[0] = names.id(_BEFORE)
+    marks[0] = names.id(START)
     times = {"start_ns": start_ns, "end_ns": end_ns}
     workers = len(np.unique(table.rank))
     most = int(table.seq.max()) + 1

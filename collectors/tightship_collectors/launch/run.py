@@ -86,7 +86,7 @@ def run_command(command: Sequence[str], names: Names, *, steps: bool = True, off
     except (TightshipError, OSError, RuntimeError, ValueError) as error:
         warn(f"{error}; the command runs without tightship")
         return Child(command, environ).wait()
-    return _run(command, names, settings, steps, warn, environ)
+    return _run(command, names, settings, steps, warn, environ, offload)
 
 
 def _run(
@@ -96,6 +96,7 @@ def _run(
     steps: bool,
     warn: OneLine,
     environ: dict[str, str],
+    offload: Offload | None,
 ) -> int:
     key = secrets.token_hex(8)
     record = _record(key, command, names, settings, environ)
@@ -119,6 +120,11 @@ def _run(
     ended = dataclasses.replace(record, end_ns=max(now_ns(), record.start_ns), exit_code=exit_code)
     if run_dir is not None:
         ended.offload = read_offload(run_dir.path)
+        if offload is not None and not offload.optional and not exit_code and not ended.offload:
+            OneLine()(
+                f"{offload.plan} was not applied: no process of the job took a step with an optimizer of torch.optim "
+                "on a model that it fits"
+            )
     if exit_code:  # what a job survived did not end it
         with _only_warned(warn):
             ended.oom_kills = oom_kills.count()

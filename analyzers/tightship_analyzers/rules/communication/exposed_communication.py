@@ -48,7 +48,7 @@ from tightship_analyzers.facts.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.rule import NOISE_FRAC, Evidence, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.shown import shown
 from tightship_analyzers.stragglers.op_types import POINT_TO_POINT
 from tightship_analyzers.trace.intervals import Intervals
@@ -98,6 +98,7 @@ def judge(facts: Facts) -> Judgement:
                     "ns",
                 ),
                 fact(f"Computation that could hide it: {time_of(facts, free_ns)}", free_ns / facts[Window].count, "ns"),
+                *_left_out(facts, transfers),
                 fact(f"The longest: {shown(facts.trace.names[int(calls.name[worst])], 100)}"),
                 change(
                     "DistributedDataParallel(model, bucket_cap_mb=1000)",
@@ -106,6 +107,14 @@ def judge(facts: Facts) -> Judgement:
             ],
         )
     ]
+
+
+def _left_out(facts: Facts, transfers: Bools) -> list[Evidence]:
+    if not transfers.any():
+        return []
+    ns = within_window(facts, Intervals.of_table(facts[CollectiveCalls].events.take(transfers))).measure_ns
+    text = f"Not in it: {time_of(facts, ns)} between pipeline stages; `tightship stragglers` tells who waits for whom"
+    return [fact(text, ns / facts[Window].count, "ns")]
 
 
 def _between_stages(facts: Facts) -> Bools:
