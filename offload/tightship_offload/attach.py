@@ -25,7 +25,7 @@ from tightship_offload.optimizer import check_step
 from tightship_offload.parallel import Averaging, averaging, keep_out_others
 from tightship_offload.plan import Clipping, ModelSpec, Plan, UpdateStart, fingerprint, model_differences
 from tightship_offload.plan_file import read_plan
-from tightship_offload.rest import check_rest
+from tightship_offload.rest import check_rest, place_state
 from tightship_offload.slots import SlotPool
 from tightship_offload.store import Layer
 from tightship_offload.updates import check_optimizer
@@ -108,7 +108,7 @@ def apply(
     check_optimizer(optimizer)
     blocks = find_blocks(model, config.layers)
     _check(config, blocks, model)
-    machine = backend if backend is not None else _machine()
+    machine = backend if backend is not None else _machine(model)
     moving = [
         Layer(index, block.name, block.module, block.parameters, master=config.master)
         for index, block in enumerate(blocks)
@@ -257,10 +257,12 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.2f} GiB"
 
 
-def _machine() -> Backend:
-    if torch.cuda.is_available():
-        return CudaBackend(torch.device("cuda"))
-    return CpuBackend()
+def _machine(model: nn.Module) -> Backend:
+    """The GPU that the model, or what of it has been moved, is on; else the current one."""
+    if not torch.cuda.is_available():
+        return CpuBackend()
+    there = (tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda")
+    return CudaBackend(next(there, torch.device("cuda", torch.cuda.current_device())))
 
 
 def _move_rest(model: nn.Module, optimizer: Optimizer, moving: Sequence[Layer], device: torch.device) -> None:
@@ -272,9 +274,7 @@ def _move_rest(model: nn.Module, optimizer: Optimizer, moving: Sequence[Layer], 
             parameter.data = parameter.data.to(device)
         if parameter.grad is not None:
             parameter.grad = parameter.grad.to(where)
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor) and value.dim():
-                optimizer.state[parameter][key] = value.to(where)
+        place_state(optimizer, parameter, where)
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:

@@ -79,9 +79,14 @@ class Engine:
 
     def step(self, optimizer: Optimizer) -> None:
         """Start all updates of a step; the gradients are the ones that the loop sees."""
+        self.end_backward()
         self.updates.start(self.window.order, self._rest_now)
         self.gradients.backwards = 0
         self._report()
+
+    def end_backward(self) -> None:
+        """Gradients of a backward that failed are where the loop looks for them."""
+        self.window.abandon_backward()
 
     def drain(self) -> None:
         """Wait until all updates are over."""

@@ -3,6 +3,10 @@
 [Note: fresh gradients] Before autograd accumulates into a parameter of a moving layer, its `.grad` is put aside, so
 that autograd always hands us a fresh gradient on the device. It is copied to the host slab, or added to what is
 there: the same addition, of the same numbers in the same order, as autograd would have done in place.
+
+[Note: several arrivals] Of several forwards before one backward each may bring a gradient of its own: a parameter that
+moves between devices loses the node in which autograd would have gathered them. So what has to be whole before it goes
+on (a mean over ranks, an early update) waits for the end of backward where a layer was entered more than once.
 """
 
 from __future__ import annotations
@@ -144,6 +148,8 @@ class Gradients:
 
     def _is_complete(self, index: int) -> bool:
         usual = self._usual.get(index)
+        if self._window.entered[index] > 1:
+            return False
         return index in self._left and usual is not None and usual <= {at for at, _, _ in self._arrived.get(index, ())}
 
     def _submit(self, index: int) -> None:
@@ -176,13 +182,16 @@ class Gradients:
         mark = self._d2h.submit(what, copy, (backend.mark(f"the backward of layer {index}"), layer.updated))
         self._stats.d2h_bytes += sum(fresh.numel() * fresh.element_size() for _, fresh, _ in batch)
         self._flying.append((mark, batch))
-        self.on_sent(layer, {at for (owner, at), has in self._home.items() if owner == index and has}, mark)
+        whole = self._window.entered[index] <= 1
+        self.on_sent(layer, {at for (owner, at), has in self._home.items() if owner == index and has and whole}, mark)
         while len(self._flying) > _IN_FLIGHT:
             self._land()
 
     def _with_missing(self, layer: Layer, batch: list[tuple[int, Tensor, bool]]) -> list[tuple[int, Tensor, bool]]:
         """A line for each parameter that requires a gradient, in order: other ranks may have what this one lacks."""
-        found = {at: (at, fresh, adds) for at, fresh, adds in batch}
+        found: dict[int, tuple[int, Tensor, bool]] = {}
+        for at, fresh, adds in batch:
+            found[at] = (at, found[at][1] + fresh, found[at][2]) if at in found else (at, fresh, adds)
         with torch._C.DisableTorchFunctionSubclass():
             return [
                 found.get(at, (at, _MISSING, parameter.grad is not None))

@@ -27,6 +27,10 @@ class Stepper(Protocol):
         """Wait until all updates are over."""
         ...
 
+    def end_backward(self) -> None:
+        """Gradients of a backward that failed are where the loop looks for them."""
+        ...
+
 
 def check_step(optimizer: Optimizer) -> None:
     """:raises OffloadError: something else than a learning rate scheduler has replaced `optimizer.step`."""
@@ -85,6 +89,7 @@ def _subclass(kind: type[Optimizer], stepper: Stepper) -> type[Optimizer]:
             return loss
 
         def zero_grad(self, set_to_none: bool = True) -> None:
+            stepper.end_backward()
             if set_to_none:
                 # An update on its way has its gradients in hand already: no reason to wait for it.
                 with torch._C.DisableTorchFunctionSubclass():

@@ -46,10 +46,23 @@ def put_back(model: nn.Module, optimizer: Optimizer, moving: Collection[int], re
         tensor.copy_(rest["tensors"][name])
     for name, parameter in model.named_parameters():
         if name in rest["state"]:
-            optimizer.state[parameter] = {
-                key: value.to(parameter.device) if isinstance(value, Tensor) and value.dim() else value
-                for key, value in rest["state"][name].items()
-            }
+            optimizer.state[parameter] = dict(rest["state"][name])
+            place_state(optimizer, parameter, parameter.device)
+
+
+def place_state(optimizer: Optimizer, parameter: nn.Parameter, device: torch.device) -> None:
+    """Bring a parameter's state where the optimizer looks for it while the parameter is on `device`.
+
+    Numbers (`step`) are in host memory, but for optimizers whose kernels read them on the device.
+    """
+    state = optimizer.state.get(parameter)
+    if not state:
+        return
+    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+    on_device = device.type == "cpu" or group.get("fused") or group.get("capturable")
+    for key, value in state.items():
+        if isinstance(value, Tensor) and (value.dim() or on_device):
+            state[key] = value.to(device)
 
 
 def _copy(value: Any) -> Any:

@@ -15,6 +15,7 @@ is seen, and between forward and backward there is no copy that could be out of 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -59,6 +60,8 @@ class Window:
         self._last_entered: int | None = None
         self.backward_task = -1
         self._in_backward: int | None = None
+        self.entered: Counter[int] = Counter()
+        """How often forward has come to each layer since the last backward, where it records a graph."""
         self._starved: set[int] = set()
         """Layers that were not fetched ahead for want of a slot."""
         self.read_ahead: Callable[[list[int]], None] | None = None
@@ -72,7 +75,7 @@ class Window:
         """The whole model is called."""
         if graph_task() != -1:
             return
-        self._abandon_backward()
+        self.abandon_backward()
         self.pool.empty_all()
         self._last_entered = None
         if self._first is not None:
@@ -89,7 +92,8 @@ class Window:
             self.begin_backward()
             self._hold(index)
             return
-        self._abandon_backward()
+        self.abandon_backward()
+        self.entered[index] += torch.is_grad_enabled()
         self._learn(index)
         self._hold(index)
         self._fetch_ahead(index, self._next)
@@ -154,10 +158,11 @@ class Window:
         self._leave_backward()
         self.backward_task = -1
         self.on_backward_end()
+        self.entered.clear()
 
-    def _abandon_backward(self) -> None:
-        """A backward that failed has not told us its end."""
-        if self.backward_task != -1:
+    def abandon_backward(self) -> None:
+        """Called outside of any backward: one that failed has not told us its end."""
+        if self.backward_task != -1 and graph_task() == -1:
             self._end_backward()
 
     # ---- slots -----------------------------------------------------------------------------------------------------

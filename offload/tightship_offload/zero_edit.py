@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from tightship_offload.attach import apply
 from tightship_offload.clipping import clip_grad_norm_
-from tightship_offload.engine import engine_of
+from tightship_offload.engine import engine_of, has_engine
 from tightship_offload.errors import OffloadError
 from tightship_offload.integrations.one_line import OneLine, fits, planned_part
 from tightship_offload.integrations.state_in_place import leave_state_in_place
@@ -82,14 +82,17 @@ def _apply(path: str, *, optional: bool) -> None:
         except OffloadError as error:
             refused.append(error)
             _give_up(error, optional)
-            for moved, move in moves:
-                if (one := moved()) is not None:
-                    move(one)  # the layers, too, which stayed for the plan's sake
+        for moved, move in moves:
+            if (one := moved()) is not None and not windowed(one):
+                move(one)  # the layers, too, which stayed for the plan's sake
         moves.clear()
 
+    def windowed(model: nn.Module) -> bool:
+        return any(has_engine(part) for part in model.modules())
+
     def around(model: nn.Module, move: Move) -> AbstractContextManager[None]:
-        if refused or planned_part(model, plan) is None:
-            return nullcontext()
+        if refused or planned_part(model, plan) is None or (done and not windowed(model)):
+            return nullcontext()  # once the plan is applied, others like it (a teacher, an average) are the job's own
         try:
             stay = OneLine(plan).layers_stay(model)
             if not done:

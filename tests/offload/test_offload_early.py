@@ -180,7 +180,6 @@ UNDECLARED = [
     late_edit,
     later_rate,
     one_more_backward,
-    one_more_graph,
     skipped,
     evaluation_before_the_step,
     look_before_the_step,
@@ -227,3 +226,33 @@ def test_average_of_the_weights_is_told_of_what_stands() -> None:
 def test_a_declaration_that_cannot_be() -> None:
     with pytest.raises(OffloadError, match="micro_batches is 0; expected 1 or more"):
         EarlyUpdates(micro_batches=0)
+
+
+def test_a_scaler_that_the_optimizer_applies_itself_takes_early_updates_back() -> None:
+    seen = Seen()
+    scalers: dict[int, Any] = {}
+
+    def body(model: Any, optimizer: Any) -> Tensor:
+        scaler = scalers.setdefault(id(optimizer), torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2))
+        loss = loss_of(model, batch())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss
+
+    same(each_step(seen.watch(body)), early=EarlyUpdates())
+    assert seen.back == seen.early == EVERY
+
+
+def one_graph_of_two(model: Any, optimizer: Any) -> Tensor:
+    loss = loss_of(model, batch()) + loss_of(model, batch())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+@pytest.mark.parametrize("body", [one_graph_of_two, one_more_graph])
+def test_layers_that_forward_came_to_twice_wait_for_the_step(body: Callable[[Any, Any], Tensor]) -> None:
+    assert check(body).early == 0

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from offload_loops import STEPS, batch, each_step, loss_of, plain_step, same  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from tightship_offload.integrations.zero_grad import wait_for_no_update  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
@@ -232,3 +234,41 @@ def test_a_forward_and_a_backward_that_fail_leave_everything_in_order() -> None:
         return losses + [plain_step(model, optimizer).detach() for _ in range(3)]
 
     same(loop)
+
+
+@pytest.mark.parametrize("whose", ["the optimizer's", "the model's"])
+def test_gradients_of_a_backward_that_fails_can_be_dropped(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As loops do that skip a batch for which the device's memory was too small."""
+    monkeypatch.setattr(nn.Module, "zero_grad", nn.Module.zero_grad)  # what is replaced comes back
+    if whose == "the model's":
+        wait_for_no_update()  # as the launcher and the adapters do
+
+    def fail(*_: Any) -> None:
+        raise Broken
+
+    def body(model: Any, optimizer: Any) -> Tensor:
+        handle = model.blocks[1].qkv.register_forward_hook(lambda m, a, out: out.register_hook(fail) and None)
+        with pytest.raises(Broken):
+            loss_of(model, batch()).backward()
+        handle.remove()
+        (optimizer if whose == "the optimizer's" else model).zero_grad()
+        return plain_step(model, optimizer)
+
+    same(each_step(body))
+
+
+def test_a_step_right_after_a_backward_that_failed_sees_what_it_left() -> None:
+    def fail(*_: Any) -> None:
+        raise Broken
+
+    def body(model: Any, optimizer: Any) -> Tensor:
+        loss = loss_of(model, batch())
+        handle = model.blocks[1].down.register_hook(fail)
+        with pytest.raises(Broken):
+            loss.backward()
+        handle.remove()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    same(each_step(body))

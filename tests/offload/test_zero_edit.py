@@ -183,6 +183,19 @@ def test_an_optional_plan_that_is_refused_after_the_move_leaves_no_layer_behind(
     assert done.stdout.splitlines() == ["cpu", "meta torch.bfloat16"]
 
 
+def test_only_the_model_that_trains_is_windowed(tmp_path: Path) -> None:
+    """A teacher of the same architecture, moved before the optimizer is made, and an average made after it."""
+    script = SCRIPT.partition("make = ")[0] + """
+teacher = Net().requires_grad_(False).to("meta")
+optimizer = torch.optim.AdamW(model.parameters())
+average = Net().to("meta")
+print(*{p.device.type for p in teacher.parameters()}, *{p.device.type for p in average.parameters()})
+"""
+    done = run(tmp_path, script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "meta meta"
+
+
 def test_a_python_without_the_runtime_ends_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "tightship_offload").mkdir()
     (tmp_path / "tightship_offload" / "__init__.py").write_text("raise ImportError('not here\\n')\n")
