@@ -85,11 +85,10 @@ class Lane:
         self._tasks.put(_Task(work, needed, mark, ledger.publish(COMPUTE) if ledger else None))
         return mark
 
-    def close(self, *, wait: bool = True) -> None:
+    def close(self) -> None:
         """Finish what was submitted, then end the thread."""
         self._tasks.put(None)
-        if wait:
-            self._thread.join(self._backend.deadline_s)
+        self._thread.join(self._backend.deadline_s)
 
     def _serve(self) -> None:
         with self._backend.enter(self.name):
@@ -125,6 +124,7 @@ class Backend(ABC):
         self.deadline_s = deadline_s
         self.ledger = ledger
         self._lanes: list[Lane] = []
+        self._closing = threading.RLock()
         _open.add(self)
 
     @abstractmethod
@@ -209,12 +209,11 @@ class Backend(ABC):
             self.ledger.join(actor, mark.clock)
         return self.clock_ns() - begun
 
-    def close(self, *, wait: bool = True) -> None:
-        """Finish all lanes' work and end their threads."""
-        for lane in self._lanes:
-            lane.close(wait=wait)
-        if wait:  # otherwise the end of the process waits
-            self._lanes.clear()
+    def close(self) -> None:
+        """Finish all lanes' work, end their threads and give memory back. A second time does nothing."""
+        with self._closing:
+            while self._lanes:
+                self._lanes.pop().close()
 
     def _late(self, mark: Mark) -> str:
         cause = f", which waits for: {mark.blocked_on}" if mark.blocked_on else ""

@@ -45,12 +45,12 @@ class CpuBackend(Backend):
         self._random: dict[str, random.Random] = {}
 
     def device_buffer(self, size_bytes: int) -> Tensor:
-        buffer = torch.empty(size_bytes, dtype=torch.uint8)
+        buffer = self.host_buffer(size_bytes)
         self.abandon(buffer)
         return buffer
 
     def host_buffer(self, size_bytes: int) -> Tensor:
-        return torch.empty(size_bytes, dtype=torch.uint8)
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")  # scripts set other default devices
 
     def limits(self) -> Limits:
         free = host_free_bytes()

@@ -2,14 +2,22 @@
 
 [Note: unseen] This file was written without a GPU at hand. The engine above it is tested on the CPU backend; what is
 here is streams, events and pinned memory only, and has not run.
+
+[Note: pages of their own] Memory is pinned by the page, so what is pinned shares its pages with nothing else. A fork
+(the workers of a DataLoader) would part parent and child at the next write to a page, and the device might go on with
+the child's half. So a forked child does not get these pages: the parameters of layers that move are not there, and it
+must not touch them. It may drop them: the mappings stay, as unmapping them would unmap what has come in their place.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import resource
 import time
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -20,6 +28,22 @@ from tightship_offload.errors import OffloadError
 from tightship_offload.happens_before import Ledger
 
 _POLL_S = 50e-6
+
+_mapped: WeakSet[mmap.mmap] = WeakSet()
+_kept: list[object] = []
+"""What a forked child must not unmap."""
+
+os.register_at_fork(after_in_child=lambda: _kept.extend(_mapped))
+
+
+def own_pages(size_bytes: int) -> Tensor:
+    """Whole pages of host memory, uint8, for at least so many bytes. See [Note: pages of their own]."""
+    pages = -(-max(size_bytes, 1) // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_DONTFORK"):
+        memory.madvise(mmap.MADV_DONTFORK)
+    _mapped.add(memory)
+    return torch.frombuffer(memory, dtype=torch.uint8)  # which keeps the mapping as long as it is there
 
 
 def _runtime() -> Any:
@@ -48,9 +72,9 @@ class CudaBackend(Backend):
             ) from error
 
     def host_buffer(self, size_bytes: int) -> Tensor:
-        # torch's own pinned allocator rounds up to powers of two; a registered plain buffer is as large as it is.
-        buffer = torch.empty(size_bytes, dtype=torch.uint8)
-        status = int(_runtime().cudaHostRegister(buffer.data_ptr(), size_bytes, 0))
+        # torch's own pinned allocator rounds up to powers of two; registered pages are as many as are needed.
+        buffer = own_pages(size_bytes)
+        status = int(_runtime().cudaHostRegister(buffer.data_ptr(), buffer.numel(), 0))
         if status != 0:
             soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
             lock = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / 2**20:.0f} MiB"
@@ -59,16 +83,15 @@ class CudaBackend(Backend):
                 "raise it with `ulimit -l unlimited` or make more layers resident"
             )
         self._pinned.append(buffer)
-        return buffer
+        return buffer[:size_bytes]
 
-    def close(self, *, wait: bool = True) -> None:
-        super().close(wait=wait)
-        if not wait:  # a copy may be on its way from or to them; they stay pinned until the process ends
-            return
-        torch.cuda.synchronize(self.device)
-        for buffer in self._pinned:
-            _runtime().cudaHostUnregister(buffer.data_ptr())
-        self._pinned.clear()
+    def close(self) -> None:
+        with self._closing:
+            super().close()
+            torch.cuda.synchronize(self.device)  # a copy may be on its way from or to them
+            while self._pinned:
+                _runtime().cudaHostUnregister(self._pinned[-1].data_ptr())
+                self._pinned.pop()
 
     def limits(self) -> Limits:
         free, _ = torch.cuda.mem_get_info(self.device)

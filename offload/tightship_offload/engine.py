@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary, finalize, ref
 
@@ -75,7 +76,7 @@ class Engine:
             self._open(model, store)
         take_over(optimizer, self)
         _engines[model] = self
-        finalize(model, backend.close, wait=False)
+        finalize(model, _let_go, self).atexit = False  # at the end of the process the backend closes itself
 
     def step(self, optimizer: Optimizer) -> None:
         """Start all updates of a step; the gradients are the ones that the loop sees."""
@@ -93,7 +94,8 @@ class Engine:
         self.updates.drain()
 
     def remove(self) -> None:
-        """Undo `apply`: the model and the optimizer are ordinary ones, with all values, in host memory."""
+        """Undo `apply`: the model and the optimizer are ordinary ones, with all values; layers that moved are in host
+        memory, and the rest is where it was (`model.to(…)` brings them together)."""
         self.drain()
         for hooks in self._hooks:
             hooks.remove()
@@ -160,6 +162,18 @@ class Engine:
         for call in tuple(self.on_step):
             call(self.last)
         self._step_ended_ns = now_ns
+
+
+def _let_go(engine: Engine) -> None:
+    """The model is gone, as between the trials of a sweep: so is what it held, once the lanes are done with it."""
+    engine.gradients.remove()
+    engine.updates.forget()
+    # Not here: this may be any thread, a lane's, too. What the lanes still use lives as long as the engine.
+    Thread(target=_close, args=(engine,), name="tightship-close", daemon=True).start()
+
+
+def _close(engine: Engine) -> None:
+    engine.backend.close()
 
 
 def has_engine(model: nn.Module) -> bool:

@@ -41,12 +41,12 @@ class Probe:
         self._steps: list[list[tuple[str, int, int]]] = []
         self._between: list[int] = []
         self._stepped_ns = 0
-        self._cuda = any(p.is_cuda for p in model.parameters())
+        self._cuda = False
         self._saved: dict[int, int] = defaultdict(int)
         self._inputs: dict[int, int] = {}
         self._seen: set[int] = set()
         self._inside = -1
-        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self._weights: set[int] = set()
         self._batch: tuple[int, int | None] | None = None
         self._recomputes = False
         self.clip_norm: float | None = None
@@ -72,6 +72,8 @@ class Probe:
             self._marks.append((what, layer, time.perf_counter_ns()))
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self._weights:
+            self._look()
         if self._step > WARM_UP and not self._marks:
             self._between.append(time.perf_counter_ns() - self._stepped_ns)
         self._mark("forward")
@@ -80,6 +82,12 @@ class Probe:
         if self._step == WARM_UP - 1 and not self._saved:
             self._saving = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
             self._saving.__enter__()
+
+    def _look(self) -> None:
+        """At the first forward: a loop may move its model after the optimizer is made."""
+        self._cuda = any(p.is_cuda for p in self.model.parameters())
+        self._weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        self._marks.clear()  # they may be of the other clock
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         self._mark("returned")

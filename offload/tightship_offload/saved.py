@@ -146,10 +146,11 @@ class LayerHooks:
 
 
 class Hook:
-    """A bound method as a hook that copies and pickles of a module do without."""
+    """A bound method as a hook that copies and pickles of a module do without, and torch.compile goes around."""
 
     def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
+        # Not as a decorator: that would load the compiler with this module. An optimizer has loaded it by now.
+        self._call = torch.compiler.disable(call)  # type: ignore[no-untyped-call]
 
     def __call__(self, *args: Any) -> None:
         self._call(*args)

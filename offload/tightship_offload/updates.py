@@ -265,6 +265,11 @@ class Updates:
         for index in list(self._provisional):
             self.settle(self._layers[index])
 
+    def forget(self) -> None:
+        """Nobody will look at the parameters of updates on their way any more."""
+        for layer in self._pending.values():
+            make_ordinary(layer.parameters)
+
     def drain(self) -> None:
         """Wait until all updates are over."""
         for layer in list(self._pending.values()):

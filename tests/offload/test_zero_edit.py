@@ -185,12 +185,15 @@ def test_an_optional_plan_that_is_refused_after_the_move_leaves_no_layer_behind(
 
 def test_only_the_model_that_trains_is_windowed(tmp_path: Path) -> None:
     """A teacher of the same architecture, moved before the optimizer is made, and an average made after it."""
-    script = SCRIPT.partition("make = ")[0] + """
+    script = (
+        SCRIPT.partition("make = ")[0]
+        + """
 teacher = Net().requires_grad_(False).to("meta")
 optimizer = torch.optim.AdamW(model.parameters())
 average = Net().to("meta")
 print(*{p.device.type for p in teacher.parameters()}, *{p.device.type for p in average.parameters()})
 """
+    )
     done = run(tmp_path, script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "meta meta"

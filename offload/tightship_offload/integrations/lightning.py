@@ -33,7 +33,7 @@ class OffloadStrategy(SingleDeviceStrategy):  # type: ignore[misc]
         """
         self._offload = OneLine(offload)
         self._fitting = False
-        super().__init__(**{"device": "cuda" if torch.cuda.is_available() else "cpu"} | options)
+        super().__init__(**{"device": _device()} | options)
 
     def setup(self, trainer: Trainer) -> None:
         """As ever; a module that is not fitted has no optimizer, and is moved as a whole."""
@@ -91,3 +91,8 @@ class OffloadStrategy(SingleDeviceStrategy):  # type: ignore[misc]
         if self._fitting and self.model is not None:
             self._offload.remove(self.model)
         super().teardown()
+
+
+def _device() -> torch.device:
+    """Lightning refuses a GPU without a number."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

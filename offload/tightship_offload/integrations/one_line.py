@@ -70,7 +70,7 @@ class OneLine:
             report_to_run(engine_of(part), self._plan)
 
     def remove(self, model: nn.Module) -> None:
-        """Turn the model into an ordinary one, in host memory, where it has been applied."""
+        """Turn the model into an ordinary one, see `Engine.remove`, where it has been applied."""
         part = self._part(model)
         if has_engine(part):
             engine_of(part).remove()

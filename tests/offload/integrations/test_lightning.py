@@ -130,6 +130,12 @@ def test_a_module_that_is_only_validated_has_no_window() -> None:
     assert len(module.losses) == 2 and not has_engine(module)
 
 
+def test_a_gpu_is_named_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert OffloadStrategy({"window": 2}).root_device == torch.device("cuda", 3)
+
+
 def test_two_optimizers_are_refused(tmp_path: Path) -> None:
     class Two(Wrapped):
         automatic_optimization = False
