@@ -28,6 +28,7 @@ from tightship_analyzers.verdict_words import (
     steps_of,
     steps_words,
     together_words,
+    unclaimed_words,
     uncovered_words,
 )
 from tightship_platform.units import format_frac, format_ns
@@ -115,6 +116,8 @@ def _print_ranks(console: Console, ranks: Sequence[OfflineRank]) -> None:
 def _print_findings(console: Console, result: OfflineResult) -> None:
     if not result.findings:
         console.print(Text(nothing_found(result), style="bold green" if is_clean(result) else "bold yellow"))
+        if unclaimed := unclaimed_words(result):
+            console.print(Text(unclaimed))
         console.print()
         return
     console.print(Text("What to do", style="bold"))
@@ -123,6 +126,8 @@ def _print_findings(console: Console, result: OfflineResult) -> None:
         _print_finding(console, number, finding, worst.rank if len(result.ranks) > 1 else None)
     if together := together_words(result):
         console.print(Text(together))
+    if unclaimed := unclaimed_words(result):
+        console.print(Text(unclaimed))
 
 
 def _print_finding(console: Console, number: int, finding: Finding, rank: int | None) -> None:

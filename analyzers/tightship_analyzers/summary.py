@@ -21,7 +21,7 @@ from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import union_of
 from tightship_analyzers.trace.model import EventKind, Trace
 from tightship_platform.units import format_frac, format_ns, plural
-from tightship_platform.vocabulary import Method, SavingUnit
+from tightship_platform.vocabulary import Bucket, Method, SavingUnit
 
 BEHIND_FRAC = 0.5
 """Share of the device's work within the steps that was launched before; from then on it is worth saying."""
@@ -42,6 +42,7 @@ def summarize(
       one window; null where nothing can be judged;
     - `window_ns`: the whole steps, or the recording;
     - `claims`: groups of findings whose time overlaps, each with the joint saving (per step): never add up findings;
+    - `unclaimed_ns`: of each bucket but `productive` what no finding claims;
     - `joint_saving_frac`: share of the window that all findings together would give back at most;
     - `covered_frac`: share of the recording whose device events are in the file; below 1 or null where it was cut off,
       and then the first of the warnings says so;
@@ -70,6 +71,7 @@ def summarize(
         "untraced_step_ns": untraced_ns,
         "device_busy_ns": busy.spans.measure_ns if busy else None,
         "buckets": {bucket.value: ns for bucket, ns in split.buckets_ns.items()} if split else {},
+        "unclaimed_ns": _unclaimed(split, findings) if split else {},
         "claims": claims,
         "joint_saving_frac": joint.value / window.mean_ns
         if joint and window
@@ -79,6 +81,12 @@ def summarize(
             for line in (*uncovered(trace), *trace.warnings, *_inferred(trace), *_remarks(trace, steps), *notes)
         ],
     }
+
+
+def _unclaimed(split: StepSplit, findings: Sequence[Finding]) -> dict[str, int]:
+    claimed = union_of(finding.claims for finding in findings)
+    lost = {bucket: spans for bucket, spans in split.spans.items() if bucket is not Bucket.PRODUCTIVE}
+    return {bucket.value: (spans - claimed).measure_ns for bucket, spans in lost.items()}
 
 
 def uncovered(trace: Trace) -> Iterator[str]:

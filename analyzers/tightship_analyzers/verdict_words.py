@@ -17,6 +17,9 @@ from tightship_platform.vocabulary import Bucket, SavingUnit
 LEAST_GRAPH_FRAC = 0.001
 """Share of the window below which captured graphs are not worth a line."""
 
+LEAST_UNCLAIMED_FRAC = 0.1
+"""Share of the window from which on it is said that nothing is advised about it."""
+
 CLAUSE: dict[str, str] = {
     Bucket.INPUT: "waits for the next batch",
     Bucket.CHECKPOINT: "waits while state is saved",
@@ -174,6 +177,22 @@ def together_words(result: OfflineResult) -> str | None:
     worst = max(result.ranks, key=lambda one: float(one.verdict.summary["joint_saving_frac"]))
     share = format_frac(worst.verdict.summary["joint_saving_frac"])
     return f"All of them together: {share} of the {whole_of(worst)} (what overlaps counts once)."
+
+
+def unclaimed_words(result: OfflineResult) -> str | None:
+    """What took much of the time and no finding is about, on the least productive rank; None where that is little."""
+    one = least_productive(result)
+    told = {finding.rule for finding, _ in result.findings if finding.rank is not None}
+    lost = {
+        part: ns
+        for part, ns in one.verdict.summary["unclaimed_ns"].items()
+        if not (told and part == Bucket.COMMUNICATION)  # what ranks side by side show claims no time
+    }
+    part = max(lost, key=lambda part: lost[part], default="")
+    share = lost.get(part, 0) / (one.verdict.summary["window_ns"] or 1)
+    if share < LEAST_UNCLAIMED_FRAC:
+        return None
+    return f"No finding is about {format_frac(share)} of the {whole_of(one)}, in which the device {_clause(one, part)}."
 
 
 def steps_words(result: OfflineResult) -> str:

@@ -51,6 +51,7 @@ def test_json_keys_are_stable() -> None:
         "untraced_step_ns",
         "device_busy_ns",
         "buckets",
+        "unclaimed_ns",
         "claims",
         "joint_saving_frac",
         "warnings",

@@ -28,6 +28,7 @@ from tightship_analyzers.verdict_words import (
     nothing_found,
     saving_words,
     step_words,
+    unclaimed_words,
 )
 from tightship_platform.units import format_frac
 from tightship_platform.vocabulary import Bucket
@@ -239,3 +240,17 @@ def test_a_cut_off_rank_is_not_held_against_whole_ones(tmp_path: Path) -> None:
     result = analyze_paths([str(tmp_path)])
     assert result.ranks[0].verdict.summary["covered_frac"] == 1.0
     assert headline(result).startswith("Rank 0, the only whole one, works 30.0 %")
+
+
+def test_what_no_finding_is_about_is_said(tmp_path: Path) -> None:
+    [one] = (result := analyze_paths([str(graphs(tmp_path / "graphs.json"))])).ranks
+    lost = one.verdict.summary["unclaimed_ns"]
+    buckets = one.verdict.summary["buckets"]
+    assert Bucket.PRODUCTIVE not in lost and all(ns <= buckets[part] for part, ns in lost.items())
+    share = format_frac(lost[Bucket.QUEUED] / one.verdict.summary["window_ns"])
+    said = f"No finding is about {share} of the step, in which the device waits though the next work is queued already."
+    assert unclaimed_words(result) == said
+    assert said in page(result)
+    assert said in " ".join(CliRunner().invoke(analyze, [str(tmp_path / "graphs.json")]).stdout.split())
+    starved = analyze_paths([str(RECORDED / "starved.json.gz")])
+    assert unclaimed_words(starved) is None, "its finding is about nearly all of it"

@@ -6,7 +6,14 @@ from tightship_analyzers.html_page.gap_drawing import drawing
 from tightship_analyzers.html_page.markup import Content, Markup, element
 from tightship_analyzers.offline import OfflineRank, OfflineResult
 from tightship_analyzers.rule import Evidence, Finding
-from tightship_analyzers.verdict_words import nothing_found, saving_words, step_words, steps_words, together_words
+from tightship_analyzers.verdict_words import (
+    nothing_found,
+    saving_words,
+    step_words,
+    steps_words,
+    together_words,
+    unclaimed_words,
+)
 from tightship_platform.units import format_ns
 
 CODE_CHARS = 4000
@@ -14,8 +21,10 @@ CODE_CHARS = 4000
 
 def findings_section(result: OfflineResult) -> list[Markup]:
     """All findings, the largest share first, or that there is none."""
+    unclaimed = unclaimed_words(result)
+    rest = [element("p", unclaimed)] if unclaimed else []
     if not result.findings:
-        return [element("p", nothing_found(result))]
+        return [element("p", nothing_found(result)), *rest]
     several = len(result.ranks) > 1
     by_rank = {one.rank: one for one in result.ranks}
     parts = [
@@ -27,7 +36,7 @@ def findings_section(result: OfflineResult) -> list[Markup]:
     ]
     if together := together_words(result):
         parts.append(element("p", together))
-    return parts
+    return parts + rest
 
 
 def _finding(number: int, finding: Finding, one: OfflineRank, *, several: bool) -> Markup:
