@@ -11,6 +11,7 @@ from tightship_analyzers.catalogue import RANK_RULES, TRACE_RULES
 from tightship_analyzers.distortion import undistort
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.seen_names import SeenNames
+from tightship_analyzers.facts.step_split import StepSplit
 from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.hardware import HardwareError
@@ -59,7 +60,7 @@ def judge_facts(facts: Facts, *, untraced_step_ns: int | None = None, rules: tup
         findings = [undistort(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
-    if reason := why_without_steps(facts):
+    if (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:
         notes.append(f"judged as a whole; what is told per step {reason}")
     return Verdict(
         findings=findings, not_judged=not_judged, summary=summarize(facts, findings, notes, untraced_step_ns)

@@ -61,6 +61,9 @@ def print_report(result: OfflineResult, *, explain: bool = False) -> None:
     if warning := devices_differ(result):
         console.print(Text(warning, style="bold yellow"))
     console.print()
+    if not any(one.verdict.summary["buckets"] for one in result.ranks):
+        _print_file_notes(console, result)
+        return
     if len(result.ranks) <= MAX_BAR_RANKS:
         for one in result.ranks:
             _print_rank(console, one)
@@ -147,15 +150,22 @@ def _print_finding(console: Console, number: int, finding: Finding, rank: int | 
 
 
 def _print_notes(console: Console, result: OfflineResult) -> None:
-    notes = not_judged_words(result)
+    for note in not_judged_words(result):
+        console.print(Text(note, style="dim"), soft_wrap=True)
+    _print_file_notes(console, result)
+
+
+def _print_file_notes(console: Console, result: OfflineResult) -> None:
+    notes: list[str] = []
     for one in result.ranks:
         notes.extend(f"{one.source}: {warning}" for warning in one.verdict.summary["warnings"])
         if not one.named and len(result.ranks) > 1:
             notes.append(f"{one.source} does not say of which rank it is; it counts as rank {one.rank}")
     notes.extend(f"Skipped: {line}" for line in result.skipped)
     notes.extend(f"Not read: {line}" for line in result.failed)
-    for note in notes:
-        console.print(Text(note, style="dim"), soft_wrap=True)
+    for note in dict.fromkeys(notes):
+        if note not in uncovered_words(result):
+            console.print(Text(note, style="dim"), soft_wrap=True)
 
 
 def print_rules(groups: Mapping[str, Sequence[Rule]]) -> None:

@@ -250,7 +250,21 @@ def test_what_no_finding_is_about_is_said(tmp_path: Path) -> None:
     share = format_frac(lost[Bucket.QUEUED] / one.verdict.summary["window_ns"])
     said = f"No finding is about {share} of the step, in which the device waits though the next work is queued already."
     assert unclaimed_words(result) == said
-    assert said in page(result)
+    assert said.replace(" %", "\xa0%") in page(result)
     assert said in " ".join(CliRunner().invoke(analyze, [str(tmp_path / "graphs.json")]).stdout.split())
     starved = analyze_paths([str(RECORDED / "starved.json.gz")])
     assert unclaimed_words(starved) is None, "its finding is about nearly all of it"
+
+
+def test_of_a_file_that_cannot_be_judged_only_that_is_said(tmp_path: Path) -> None:
+    trace = DeviceTrace()
+    for step in range(3):
+        trace.step(step, step * 1_000_000, (step + 1) * 1_000_000)
+        trace.host("aten::mm", step * 1_000_000, step * 1_000_000 + 500)
+    path = tmp_path / "cut.json"
+    text = trace_files.trace_text(trace.events, before={"deviceProperties": [{"id": 0}]}, after={})
+    path.write_bytes(text[: 9 * len(text) // 10])
+    lines = [line for line in CliRunner().invoke(analyze, [str(path)]).stdout.splitlines() if line]
+    assert lines[0].startswith(f"{path}: nothing is judged: the file holds a header that names a device")
+    assert lines[1] == "The trace holds nothing that can be judged."
+    assert len(lines) == 3 and "cut off at byte" in lines[2]
