@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tightship_dashboard import formatting as fmt
-from tightship_dashboard.figures.palette import BUCKET_CLAUSE, as_bucket, losses
+from tightship_dashboard.figures.palette import BUCKET_CLAUSE
 from tightship_dashboard.links import Answer, Link, Part, finding_href, runs_href
 from tightship_platform.reads.fleet import NO_TEAM
-from tightship_platform.reads.runs import counted_until_ns
+from tightship_platform.run_account import as_bucket, counted_until_ns, is_untold, losses
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
 
@@ -151,11 +151,6 @@ def one_finding(finding: dict[str, Any], step_ns: int | None) -> Answer:
 def plain(answer: Answer) -> str:
     """The sentence as text, such as for a page's description."""
     return "".join(part.text if isinstance(part, Link) else part for part in answer)
-
-
-def is_untold(account: dict[str, int]) -> bool:
-    """No trace was taken: what did work is among the unexplained, and 0 would be a claim."""
-    return not account.get(Bucket.PRODUCTIVE, 0) and account.get(Bucket.UNEXPLAINED, 0) > 0
 
 
 def _largest_loss(buckets: dict[str, int], total: int) -> list[Part]:

@@ -177,9 +177,7 @@ def _open(
 
 def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
     names = None if plan.model.layers is None else (plan.model.layers,)
-    differences = model_differences(plan.model, describe(model, find_blocks(model, names)))
-    if differences:
-        raise PlanError(f"The plan is for another model: {'; '.join(differences)}; make a plan for this one")
+    check_model(plan, model)
     if plan.optimizer.gpu_streamed:
         raise PlanError("The plan asks for optimizer.gpu_streamed, which this runtime does not do yet; plan without it")
     nvme = None
@@ -204,6 +202,16 @@ def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
         early=early,
         nvme=nvme,
     )
+
+
+def check_model(plan: Plan, model: nn.Module) -> None:
+    """:raises PlanError: the plan is for another model."""
+    try:
+        differences = model_differences(plan.model, describe(model, find_blocks(model, plan.model.layers)))
+    except OffloadError as error:  # it has no such layers, or none at all
+        raise PlanError(f"The plan is for another model: {error}") from None
+    if differences:
+        raise PlanError(f"The plan is for another model: {'; '.join(differences)}; make a plan for this one")
 
 
 def describe(model: nn.Module, blocks: Sequence[Block]) -> ModelSpec:

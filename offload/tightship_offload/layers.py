@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from tightship_offload.errors import OffloadError
-
-_SHOWN = 12
+from tightship_offload.plan import CLASSES_SHOWN, are_blocks, no_blocks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,17 +79,13 @@ def _matching(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def _repeated(model: nn.Module) -> list[str]:
-    """Children of the outermost containers whose children with parameters are two or more of one class."""
+    """Children of the outermost containers whose children are repeated blocks."""
     found: list[str] = []
     for name, children in _containers(model):
         if not any(name.startswith(f"{layer}.") or name == layer for layer in found):
             found.extend(children)
     if not found:
-        kinds = ", ".join(sorted({type(m).__name__ for m in model.children()})[:_SHOWN]) or "none"
-        raise OffloadError(
-            f"{type(model).__name__} has no repeated blocks (a ModuleList or Sequential of two or more of one class); "
-            f"name its layers by hand, layers='part.*' (its children: {kinds})"
-        )
+        raise OffloadError(no_blocks(type(model).__name__, (type(m).__name__ for m in model.children())))
     return found
 
 
@@ -100,7 +95,7 @@ def _containers(model: nn.Module) -> list[tuple[str, list[str]]]:
         if isinstance(module, nn.ModuleList | nn.Sequential):
             prefix = f"{name}." if name else ""
             children = {f"{prefix}{key}": child for key, child in module.named_children() if list(child.parameters())}
-            if len(children) > 1 and len({type(child) for child in children.values()}) == 1:
+            if are_blocks([type(child) for child in children.values()]):
                 found.append((name, list(children)))
     return found
 
@@ -111,4 +106,4 @@ def _stacks(model: nn.Module) -> str:
         f"{name + '.' if name else ''}* ({len(children)} x {type(modules[children[0]]).__name__})"
         for name, children in _containers(model)
     ]
-    return ", ".join(said[:_SHOWN]) + (", ..." if len(said) > _SHOWN else "") if said else "none"
+    return ", ".join(said[:CLASSES_SHOWN]) + (", ..." if len(said) > CLASSES_SHOWN else "") if said else "none"

@@ -10,16 +10,18 @@ A layer is one block of the repeated stack, counted from 0 in the order of the f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from tightship_offload.errors import PlanError
 from tightship_offload.schema import Line, ListOf, MapOf, Real, Section, Whole
 
 VERSION = 1
 LAYERS_MAX = 10_000
+CLASSES_SHOWN = 12
+"""Of a model's parts, in a message."""
 _LAYERS = ListOf(Whole(0, LAYERS_MAX - 1), LAYERS_MAX, ascending=True)
 _BYTES = Whole(0, 2**60)
 _COUNT = Whole(0, 2**60)
@@ -307,10 +309,22 @@ class Plan(Section):
     hardware: HardwareSpec | None = None
     prediction: Prediction | None = None
 
+    @classmethod
+    def from_mapping(cls, data: Any, where: str) -> Self:
+        """See `Section`."""
+        if isinstance(data, Mapping) and "layers" in data and "window" not in data:
+            raise PlanError("it is a profile, not a plan; give the file that `tightship offload plan` wrote")
+        return super().from_mapping(data, where)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_layers()
         resident, optimizer, window = set(self.window.resident), self.optimizer, self.window
+        if window.slots > self.layer_count:
+            raise PlanError(
+                f"window.slots is {window.slots} and the model has {self.layer_count} layers; expected 1 to "
+                f"{self.layer_count}"
+            )
         both = set(optimizer.gpu_streamed) & set(optimizer.gpu_resident)
         if both:
             raise PlanError(f"Layer {min(both)} is both gpu-streamed and gpu-resident; list it once")
@@ -357,6 +371,24 @@ class Plan(Section):
         """Layers that come and go."""
         resident = set(self.window.resident)
         return tuple(layer for layer in range(self.layer_count) if layer not in resident)
+
+
+def are_blocks(kinds: Sequence[object]) -> bool:
+    """Whether the children of a ModuleList or Sequential are repeated blocks, by the classes of those with parameters.
+
+    The one rule by which layers are found, in a model as in a trace.
+    """
+    return len(kinds) > 1 and len(set(kinds)) == 1
+
+
+def no_blocks(model: str, children: Iterable[str]) -> str:
+    """The one line for a model without them: why, by the classes of its children, and what to do."""
+    kinds = ", ".join(sorted(set(children))[:CLASSES_SHOWN]) or "none"
+    return (
+        f"{model} has no repeated blocks among its modules: no ModuleList or Sequential whose children with parameters "
+        f"are two or more of one class (its children: {kinds}); name its layers in the script: "
+        "tightship_offload.apply(model, optimizer, window=3, layers='part.*')"
+    )
 
 
 def fingerprint(parameters: Iterable[tuple[str, Sequence[int]]]) -> str:

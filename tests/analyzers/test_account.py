@@ -47,7 +47,6 @@ def held_devices(draw: st.DrawFn) -> Held:
     held=st.lists(held_devices(), max_size=5),
     phases=st.builds(
         Phases,
-        counted=st.booleans(),
         first_step_ns=st.none() | instants,
         last_step_ns=st.none() | instants,
         ended=st.booleans(),
@@ -60,7 +59,7 @@ def test_the_buckets_sum_to_the_device_time(held: list[Held], phases: Phases, tr
     assert all(ns > 0 for ns in buckets.values())
 
 
-STEPPED = Phases(counted=True, first_step_ns=2 * HOUR, last_step_ns=9 * HOUR, ended=True)
+STEPPED = Phases(first_step_ns=2 * HOUR, last_step_ns=9 * HOUR, ended=True)
 ONE = Held(device=1, start_ns=HOUR, end_ns=10 * HOUR)
 
 
@@ -77,22 +76,17 @@ def test_without_a_trace_stepping_is_unexplained() -> None:
     assert account([ONE], STEPPED, {})[Bucket.UNEXPLAINED] == 7 * HOUR
 
 
-def test_without_a_counter_nothing_is_claimed() -> None:
-    phases = Phases(counted=False)
-    assert account([ONE], phases, {}) == {Bucket.UNEXPLAINED: 9 * HOUR}
-
-
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_run_without_steps_is_split_as_its_recordings_say(counted: bool) -> None:
+def test_a_run_without_steps_is_split_as_its_recordings_say() -> None:
     idle = Held(device=1, start_ns=0, end_ns=10 * HOUR, idle=[(4 * HOUR, 7 * HOUR)])
-    buckets = account([idle], Phases(counted=counted), {"productive": 3, "host": 4})
+    buckets = account([idle], Phases(), {"productive": 3, "host": 4})
     assert buckets == {Bucket.PRODUCTIVE: 3 * HOUR, Bucket.HOST: 4 * HOUR, Bucket.HELD_IDLE: 3 * HOUR}
 
 
-def test_a_run_that_never_stepped_is_start_up_but_for_its_idle_time() -> None:
+@pytest.mark.parametrize("ended", [True, False])
+def test_of_a_run_that_never_stepped_nothing_is_claimed_but_its_idle_time(ended: bool) -> None:
     idle = Held(device=1, start_ns=0, end_ns=10 * HOUR, idle=[(4 * HOUR, 7 * HOUR)])
-    buckets = account([idle], Phases(counted=True, ended=True), {})
-    assert buckets == {Bucket.STARTUP: 7 * HOUR, Bucket.HELD_IDLE: 3 * HOUR}
+    buckets = account([idle], Phases(ended=ended), {})
+    assert buckets == {Bucket.UNEXPLAINED: 7 * HOUR, Bucket.HELD_IDLE: 3 * HOUR}
 
 
 def test_idle_time_counts_between_and_after_steps_but_not_before() -> None:
@@ -106,7 +100,7 @@ def test_idle_time_counts_between_and_after_steps_but_not_before() -> None:
 
 
 def test_a_live_run_is_still_stepping_after_its_last_step() -> None:
-    live = Phases(counted=True, first_step_ns=2 * HOUR, last_step_ns=9 * HOUR, ended=False)
+    live = Phases(first_step_ns=2 * HOUR, last_step_ns=9 * HOUR, ended=False)
     assert Bucket.SHUTDOWN not in account([ONE], live, {"productive": 1})
 
 

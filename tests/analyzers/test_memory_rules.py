@@ -88,13 +88,13 @@ def test_the_command_names_the_workflow_for_a_shell(name: str) -> None:
 # ---- out-of-memory-run -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_never_made_a_step_lost_all_but_what_was_held_idle() -> None:
-    one = history(memory(1.0, peak=0.99), end=OOM, account={"startup": HOUR * 3 // 4, "held_idle": HOUR // 4})
+def test_a_run_without_a_counted_step_lost_up_to_all_but_what_was_held_idle() -> None:
+    one = history(memory(1.0, peak=0.99), end=OOM, account={"unexplained": HOUR * 3 // 4, "held_idle": HOUR // 4})
     [finding] = judged(out.RULE, one)
     saving = finding.saving
-    assert (saving.low, saving.value, saving.high) == (HOUR * 3 // 4,) * 3
+    assert (saving.low, saving.value, saving.high) == (0, HOUR * 3 // 4, HOUR * 3 // 4)
     assert finding.share_frac == 0.75 and finding.place == "h1/GPU-0"
-    lost = "45.0 min outside of its steps are lost, 75.0 % of it"
+    lost = "45.0 min before any step was counted may be lost, 75.0 % of it"
     assert finding.title == f"The run died because device memory was not enough; {lost}"
     texts = [entry.get("text") for entry in finding.evidence]
     assert texts[:3] == [
@@ -111,10 +111,9 @@ def test_of_a_run_that_made_steps_only_what_lies_outside_of_them_is_certain() ->
     assert (finding.saving.low, finding.saving.value, finding.saving.high) == (7, 7, 97)
 
 
-def test_where_nobody_counted_steps_no_saving_is_told() -> None:
-    for account in ({"unexplained": HOUR}, {}):
-        [finding] = judged(out.RULE, history(memory(1.0), end=OOM, account=account))
-        assert finding.saving.high == 0 and finding.title == "The run died because device memory was not enough"
+def test_of_a_run_without_device_time_no_saving_is_told() -> None:
+    [finding] = judged(out.RULE, history(memory(1.0), end=OOM, account={}))
+    assert finding.saving.high == 0 and finding.title == "The run died because device memory was not enough"
 
 
 def test_of_a_lack_of_host_memory_the_fix_is_another() -> None:

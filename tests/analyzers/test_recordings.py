@@ -167,8 +167,8 @@ def test_faces_speak_of_the_recording(tmp_path: Path) -> None:
 
 def test_which_traces_say_how_a_run_works() -> None:
     recorded = {"steps": 0, "saving_unit": "ns/recording", "window_start_ns": 50}
-    none, stepping = Phases(counted=True), Phases(counted=True, first_step_ns=40, last_step_ns=60)
-    starting = Phases(counted=True, first_step_ns=55, last_step_ns=60)
+    none, stepping = Phases(), Phases(first_step_ns=40, last_step_ns=60)
+    starting = Phases(first_step_ns=55, last_step_ns=60)
     assert tells(recorded, none) and tells(recorded, stepping) and not tells(recorded, starting)
     assert not tells({"steps": 0, "window_start_ns": 50}, none), "analysed before recordings were judged"
     assert tells({"steps": 2}, starting)

@@ -193,6 +193,24 @@ def test_tables_sort_and_export_plain_values(fleet: Served, tab: Callable[..., T
     assert all(row[started].endswith("Z") for row in rows)
 
 
+def test_nothing_of_the_runs_is_cut_on_a_desk(fleet: Served, tab: Callable[..., Tab]) -> None:
+    here = tab(fleet.url)
+    here.open("/runs")
+    here.page.wait_for_selector(".ag-row")
+    # The longest that these columns hold.
+    here.page.evaluate(
+        "() => { const node = window.dash_ag_grid.getApi('runs').getDisplayedRowAtIndex(0);"
+        "node.setData({...node.data, loss_text: 'unexplained 100 %', lasted_text: '11 h 59 min',"
+        "steps_text: '1,234,567', device_h_text: '1,234 h'}) }"
+    )
+    here.settle()
+    cut = here.page.evaluate(
+        "() => [...document.querySelectorAll('#runs .ag-header-cell-text, #runs .ag-cell')]"
+        ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    )
+    assert cut == []
+
+
 def test_the_theme_is_remembered_and_does_not_flash(fleet: Served, tab: Callable[..., Tab]) -> None:
     here = tab(fleet.url, scheme="light")
     here.open("/")

@@ -167,6 +167,24 @@ def test_an_untraced_run_is_unexplained(database: Database) -> None:
     assert buckets["unexplained"] == LAST_STEP - FIRST_STEP
 
 
+def test_a_run_that_counted_no_step_is_unexplained_and_no_saving_is_carried_over_to_it(
+    database: Database, artifacts: ArtifactStore
+) -> None:
+    analysed(database, artifacts, "starved")
+    with database.session() as session:
+        ingest.apply_run(session, started("a2"), now=T0)
+        ingest.apply_batch(session, batch(allocations=[held("a2")]), now=T0 + MIN)
+        stepless = session.scalars(select(Run).where(Run.key == "a2")).one()
+        stepless.steps, stepless.last_seen_ns = 0, T0 + MIN
+        assert accounting.account_run(session, stepless).keys() == {"unexplained"}, "also while it lives"
+        finish(session, "a2")
+        assert accounting.account_run(session, stepless) == {"unexplained": END - T0}
+        accounting.account_run(session, session.scalars(select(Run).where(Run.key == "a1")).one())
+        ranking.rank_all(session, now=END)
+        [first] = opportunities.list_opportunities(session)
+    assert first["device_ns"] == LAST_STEP - FIRST_STEP
+
+
 def test_accounts_are_made_when_they_are_due(database: Database) -> None:
     with database.session() as session:
         begin(session)

@@ -130,6 +130,7 @@ def test_unknown_keys_are_not_found_with_a_hint(session: Session) -> None:
         lambda: findings.get_finding(session, 7),
         lambda: findings.get_finding(session, -(2**70)),
         lambda: findings.list_findings(session, run="nope"),
+        lambda: findings.list_findings(session, workflow="nope"),
         lambda: opportunities.get_opportunity(session, 7),
         lambda: workflows.get_workflow(session, "nope"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,7 @@ from plotly.utils import PlotlyJSONEncoder
 
 from tightship_dashboard.figures import account, captures, chart, elements, gap, grid, metrics, over_time, phases
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
+from tightship_dashboard.pages import one_run
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 from tightship_platform.vocabulary import Bucket
 
@@ -66,6 +68,24 @@ def test_every_bar_says_what_it_means_with_a_unit() -> None:
 
 def test_unexplained_time_shows_also_when_there_is_none() -> None:
     assert "unexplained 0 s" in texts(account.waterfall({"productive": H}, H))
+
+
+def test_what_did_work_is_missing_where_no_trace_tells() -> None:
+    untold = {"startup": 38 * H, "productive": 0, "unexplained": 62 * H}
+    shown = texts(account.waterfall(untold, 100 * H))
+    assert "unexplained 62.0 h 62 %" in shown
+    assert shown.endswith("productive – –")
+    assert texts(account.by_group({"a": untold}, kind="team")).endswith("100 h –")
+    assert texts(account.waterfall({"held_idle": H}, H)).endswith("productive 0 s 0 %"), "samples tell that"
+
+
+@pytest.mark.parametrize(("is_live", "todo"), [(True, "Capture a trace below."), (False, "a trace of its next run.")])
+def test_a_run_that_counted_no_step_says_so_once(is_live: bool, todo: str) -> None:
+    run = {"account": {"unexplained": H}, "device_ns": H, "steps": 0}
+    shown = texts(one_run._account(SimpleNamespace(run=run, is_live=is_live)))
+    assert shown.count("No steps were counted") == 1 and shown.endswith(todo)
+    for told in {"steps": 5}, {"account": {"productive": H}}:
+        assert "No steps" not in texts(one_run._account(SimpleNamespace(run=run | told, is_live=is_live)))
 
 
 def test_teams_share_one_scale() -> None:
@@ -132,6 +152,15 @@ def test_metrics_share_one_time_axis_and_leave_out_what_was_not_recorded() -> No
     assert list(power.y) == [1.0, None, 3, 4]
     assert power.connectgaps is False
     assert power.hovertemplate.startswith("%{y:,.0f} W, %{text}")
+
+
+@pytest.mark.parametrize("rows", [timeline(), timeline(run_samples=[], steps=[])], ids=["three", "one"])
+def test_the_title_of_a_row_lies_above_its_line(rows: dict[str, Any]) -> None:
+    drawn = metrics.figure(rows, UTC)["layout"]
+    plot_px = drawn["height"] - 2 * 8 - 34  # margins; ticks and zone below
+    for number, note in enumerate(drawn["annotations"], start=1):
+        gap_px = (note["y"] - drawn[f"yaxis{number}"]["domain"][1]) * plot_px
+        assert gap_px >= 17, "12 px letters, with their lead and padding"
 
 
 def test_captures_are_marked_also_those_that_never_recorded() -> None:

@@ -13,16 +13,14 @@ from tightship_platform.vocabulary import Bucket, CaptureState, RunState
 
 @pytest.mark.parametrize("bucket", Bucket)
 def test_every_bucket_is_described_and_readable_in_both_themes(bucket: Bucket) -> None:
-    assert palette.BUCKET_LABEL[bucket]
     assert palette.BUCKET_MEANING[bucket].endswith(".")
     assert palette.BUCKET_CLAUSE[bucket]
     for paper in (palette.PAPER_LIGHT, palette.PAPER_DARK):
         assert palette.has_contrast(palette.BUCKET_COLOUR[bucket], paper), paper
 
 
-def test_no_two_buckets_share_a_colour_or_a_label() -> None:
+def test_no_two_buckets_share_a_colour() -> None:
     assert len(set(palette.BUCKET_COLOUR.values())) == len(Bucket)
-    assert len(set(palette.BUCKET_LABEL.values())) == len(Bucket)
 
 
 Colour = tuple[float, float, float]
@@ -65,16 +63,6 @@ def test_contrast_is_the_wcag_ratio() -> None:
     assert not palette.has_contrast("#f0e442", "#ffffff")  # the yellow of the original eight
     assert palette.has_contrast("#949494", "#ffffff")  # 3.03:1
     assert not palette.has_contrast("#969696", "#ffffff")  # 2.96:1
-
-
-def test_losses_are_largest_first_and_unexplained_is_last_and_never_hidden() -> None:
-    buckets = {"productive": 50, "input": 3, "unexplained": 40, "host": 7, "startup": 0}
-    assert palette.losses(buckets) == [(Bucket.HOST, 7), (Bucket.INPUT, 3), (Bucket.UNEXPLAINED, 40)]
-    assert palette.losses({}) == [(Bucket.UNEXPLAINED, 0)]
-
-
-def test_a_bucket_of_a_newer_server_counts_as_unexplained() -> None:
-    assert palette.losses({"tea_break": 5, "unexplained": 1}) == [(Bucket.UNEXPLAINED, 6)]
 
 
 def test_states_and_stages_are_complete() -> None:

@@ -108,6 +108,7 @@ def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, optimi
     ("text", "said"),
     [
         (PLAN.replace(f"[{BLOCK}, ", "["), "the plan is for 3 layers, this model has 4"),
+        (PLAN.replace("name: Net,", "name: Net, layers: 'part.*',"), "The plan is for another model: "),
         (PLAN.replace("slots: 2", "slots: 0"), "plan.window.slots is 0; expected a whole number"),
     ],
 )

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from api_calls import RUN, Capture, Served, ok, run_record, trace_file
+from api_calls import RUN, Served, ok, run_record, trace_file
+from api_calls import Capture as CaptureCalls
 from click.testing import CliRunner
 from processes import tightship
 from services import free_port
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from tightship_platform.cli import root
 from tightship_platform.errors import Conflict, Invalid, NotFound, SchemaMismatch, ServerUnreachable, TightshipError
-from tightship_platform.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
-from tightship_platform.vocabulary import Bucket
+from tightship_platform.models import Capture, Finding, Opportunity, Run, RunAccount, Trace, Workflow
+from tightship_platform.vocabulary import Bucket, CaptureState
 
 RUN_KEYS = {
     "run", "workflow", "team", "owner", "state", "exit_code", "start_ns", "end_ns", "devices", "steps", "device_ns",
@@ -54,7 +55,7 @@ def call(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 def filled(served: Served) -> Served:
     """A run with an account, a capture, a finding and an opportunity."""
     with served.http() as http:
-        capture = Capture(http)
+        capture = CaptureCalls(http)
         capture.write()
         ok(capture.put(trace_file()))
     with served.database.session() as session:
@@ -137,7 +138,7 @@ def test_the_help_names_every_key(command: str, keys: set[str]) -> None:
 def test_tables_show_what_the_person_looks_for(call: Callable[..., str], filled: Served) -> None:
     runs = words(call("runs"))
     assert f"{RUN} vision red running" in runs
-    assert "40.0 s so far 75.0 %" in runs
+    assert "40.0 s so far 75.0 % 25.0 % input" in runs
     captures = words(call("captures", "--run", RUN))
     assert "vision uploaded" in captures
     assert "cli 1/1" in captures
@@ -172,14 +173,51 @@ def test_filters_reach_the_server(call: Callable[..., str], filled: Served) -> N
     assert json.loads(call("runs", "--json", "--state", "failed")) == []
     assert len(json.loads(call("runs", "--json", "--workflow", "vision", "--state", "running", "--limit", "1"))) == 1
     assert len(json.loads(call("findings", "--json", "--workflow", "vision", "--run", RUN))) == 1
-    assert json.loads(call("findings", "--json", "--workflow", "other")) == []
 
 
-@pytest.mark.parametrize("command", ["captures", "findings"])
-def test_an_unknown_run_is_one_line(call: Callable[..., str], served: Served, command: str) -> None:
-    result = CliRunner().invoke(root, [command, "--run", "none"])
+@pytest.mark.parametrize(
+    "arguments", [["captures", "--run", "none"], ["findings", "--run", "none"], ["findings", "--workflow", "none"]]
+)
+def test_what_is_unknown_is_one_line(call: Callable[..., str], served: Served, arguments: list[str]) -> None:
+    result = CliRunner().invoke(root, arguments)
     assert isinstance(result.exception, TightshipError)
-    assert "'none'" in str(result.exception)
+    assert "'none'; see `tightship runs`" in str(result.exception)
+
+
+def test_no_finding_says_whether_there_was_a_trace_to_look_into(call: Callable[..., str], filled: Served) -> None:
+    with filled.database.session() as session:
+        session.execute(delete(Finding))
+    for filters, target in ([], "WORKFLOW"), (["--workflow", "vision"], "vision"), (["--run", RUN], RUN):
+        shown = words(call("findings", *filters))
+        assert "no trace was analyzed yet" in shown
+        assert shown.endswith(f"tightship profile {target}")
+    with filled.database.session() as session:
+        session.scalars(select(Capture)).one().state = CaptureState.ANALYZED.value
+    for filters in [], ["--workflow", "vision"], ["--run", RUN]:
+        assert words(call("findings", *filters)).startswith("No finding: 1 trace analyzed, and no rule found anything")
+
+
+def test_a_run_that_has_just_ended_shows_no_share_before_its_account_is_complete(
+    call: Callable[..., str], filled: Served
+) -> None:
+    with filled.database.session() as session:
+        run = session.scalars(select(Run)).one()
+        run.state, run.end_ns, run.steps = "finished", run.start_ns + 60_000_000_000, 15
+        run.accounted_ns = run.end_ns - 1
+    assert words(call("runs")).endswith("1.00 min – 40.0 s so far – –")
+    with filled.database.session() as session:
+        run = session.scalars(select(Run)).one()
+        run.accounted_ns = run.end_ns
+    assert re.search(r"1\.00 min 15 \S+ \S+ \S+ % \S+ % input$", words(call("runs")))
+
+
+def test_runs_fit_a_terminal_of_120_columns_with_the_largest_loss(filled: Served) -> None:
+    with filled.database.session() as session:
+        session.add(RunAccount(run_id=session.scalars(select(Run.id)).one(), bucket="unexplained", device_ns=10**14))
+    environ = os.environ | {"TIGHTSHIP_SERVER": filled.url, "FORCE_COLOR": "1", "COLUMNS": "120"}
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in tightship(environ, "runs").stdout.splitlines()]
+    assert "LARGEST LOSS" in lines[0] and "100.0 % unexplained" in lines[-1]
+    assert max(map(len, lines)) <= 120
 
 
 def test_no_server_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:

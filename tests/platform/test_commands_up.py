@@ -15,6 +15,9 @@ from processes import Running, answers, tightship
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
+from tightship_platform.commands import up as up_command
+from tightship_platform.settings import DEFAULT_SERVER
+
 
 @pytest.fixture
 def env(make_platform_env: Any) -> Any:
@@ -32,6 +35,7 @@ def up(env: Any, port: int) -> Iterator[Running]:
     """All parts, up."""
     with Running(env.environ, "up", "--port", str(port)) as running:
         running.hear(f"Dashboard: http://127.0.0.1:{port}")
+        running.hear(f"export TIGHTSHIP_SERVER=http://127.0.0.1:{port}")
         running.hear("Worker of")
         running.hear("agent  | ")
         yield running
@@ -125,6 +129,20 @@ def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
         )
         assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 401
         assert "token-of-this-test" not in up.output_so_far()
+
+
+def test_other_shells_are_told_of_a_server_only_where_they_would_not_find_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(up_command, "_is_well", lambda url: True)
+    for url in (DEFAULT_SERVER, "http://127.0.0.1:8123"):
+        assert up_command._announcer(url)()
+    assert capsys.readouterr().out.splitlines() == [
+        f"Dashboard: {DEFAULT_SERVER}",
+        "Dashboard: http://127.0.0.1:8123",
+        "Other shells need:",
+        "export TIGHTSHIP_SERVER=http://127.0.0.1:8123",
+    ]
 
 
 def test_parts_can_be_left_out(env: Any, port: int) -> None:

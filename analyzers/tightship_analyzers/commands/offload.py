@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tightship_offload.plan import HardwareSpec
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_LEAST_SIZE = 2**20
+"""A smaller budget holds no layer: its unit was forgotten."""
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]
@@ -30,7 +32,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Bytes."""
-        return value if isinstance(value, int) else parse_bytes(str(value))
+        size = value if isinstance(value, int) else parse_bytes(str(value))
+        if size < _LEAST_SIZE:
+            raise Invalid("Size", value, "at least 1MiB; give a unit, such as 8GiB")
+        return size
 
 
 @contextmanager
@@ -279,13 +284,16 @@ def _wish(wished: dict[str, Any], profile: Profile) -> Wish:
     from tightship_offload.plan import Recompute
 
     here = wished["hardware"] is None
-    recompute, resident = wished["recompute"], wished["resident"]
+    recompute, resident, slots = wished["recompute"], wished["resident"], wished["slots"]
+    count = len(profile.layers)
+    if slots is not None and slots > count:
+        raise Invalid("--slots", slots, f"1 to {count}, the number of layers")
     return Wish(
         device_bytes=wished["device_memory"],
         host_bytes=wished["host_memory"],
         pinned_bytes=wished["pinned_budget"],
-        slots=wished["slots"],
-        resident=None if resident is None else _layers(resident, len(profile.layers)),
+        slots=slots,
+        resident=None if resident is None else _layers(resident, count),
         recompute=None if recompute is None else Recompute(recompute),
         micro_batches=wished["micro_batches"],
         rules=rules_for(profile, early=wished["early"], threads=wished["threads"]),

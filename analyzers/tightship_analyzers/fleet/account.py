@@ -10,7 +10,7 @@
 
 A run that never made a step but of which a recording was judged as a whole (what serves, or trains without an optimizer
 of torch) has no phases: all that was not held idle is split as its recordings say. The first step ends that. Without
-such a recording it is startup where a counter would have seen a step, and unexplained where there is none.
+such a recording it is unexplained: nobody knows whether what was not counted was start-up or work.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class Held:
 class Phases:
     """What the step counter says about the run."""
 
-    counted: bool
-    """A step counter reported."""
     first_step_ns: int | None = None
     """End of the first step of any rank."""
     last_step_ns: int | None = None
@@ -72,10 +70,7 @@ def account(held: Iterable[Held], phases: Phases, traced_ns: Mapping[str, int]) 
         _add(totals, Bucket.HELD_IDLE, _measure(idle))
         rest = _complement(idle, one.start_ns, one.end_ns)
         if phases.first_step_ns is None:
-            if weights:
-                stepping += _measure(rest)
-            else:
-                _add(totals, Bucket.STARTUP if phases.counted else Bucket.UNEXPLAINED, _measure(rest))
+            stepping += _measure(rest)
             continue
         last = one.end_ns if phases.last_step_ns is None or not phases.ended else phases.last_step_ns
         last = max(last, phases.first_step_ns)

@@ -93,17 +93,10 @@ def _memory(
 
 def read_phases(session: Session, run: Run) -> Phases:
     """First and last step of any rank."""
-    first, last, rows = session.execute(
-        select(func.min(StepStat.first_step_ns), func.max(StepStat.last_step_ns), func.count()).where(
-            StepStat.run_id == run.id
-        )
+    first, last = session.execute(
+        select(func.min(StepStat.first_step_ns), func.max(StepStat.last_step_ns)).where(StepStat.run_id == run.id)
     ).one()
-    return Phases(
-        counted=rows > 0 or run.steps is not None,
-        first_step_ns=first,
-        last_step_ns=last,
-        ended=run.state != RunState.RUNNING,
-    )
+    return Phases(first_step_ns=first, last_step_ns=last, ended=run.state != RunState.RUNNING)
 
 
 def _device_minutes(

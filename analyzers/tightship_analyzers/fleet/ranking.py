@@ -114,7 +114,8 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
         findings[finding.run_id].append(finding)
     return [
         RunEvidence(
-            stepping_device_ns=stepping_ns(buckets[run_id]),
+            # One that counted no step and was not traced may never have worked: no saving is carried over to it.
+            stepping_device_ns=stepping_ns(buckets[run_id]) if captures[run_id] or by_id[run_id].steps != 0 else 0,
             device_ns=sum(buckets[run_id].values()),
             captures=list(captures[run_id].values()),
             findings=[_text(finding) for finding in findings[run_id]],

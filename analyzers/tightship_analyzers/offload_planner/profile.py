@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import yaml
 
 from tightship_offload.errors import PlanError
 from tightship_offload.plan import HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_offload.plan_file import parse_mapping, read_mapping, write_text
-from tightship_offload.schema import Line, ListOf, Nested, Real, Section, Whole
+from tightship_offload.schema import Line, ListOf, Nested, Real, Section, Whole, short
 
 VERSION = 1
 NS_MAX = 2**55
@@ -113,6 +113,13 @@ class Profile(Section):
     hardware: HardwareSpec | None = None
     """Where it was measured; a plan for another machine measures that one's rates."""
 
+    @classmethod
+    def from_mapping(cls, data: Any, where: str) -> Self:
+        """See `Section`."""
+        if isinstance(data, Mapping) and "window" in data and "layers" not in data:
+            raise PlanError("it is a plan, not a profile; give the file that `tightship offload measure` wrote")
+        return super().from_mapping(data, where)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.layers) != len(self.model.layer_parameters):
@@ -160,7 +167,11 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
     :raises PlanError: it cannot be read, or is no profile.
     """
-    return Profile.from_mapping(read_mapping(path, "Profile", "`tightship offload measure`", VERSION), "profile")
+    data = read_mapping(path, "Profile", "`tightship offload measure`", VERSION)
+    try:
+        return Profile.from_mapping(data, "profile")
+    except PlanError as error:
+        raise PlanError(f"Profile {short(os.fspath(path))}: {error}") from None
 
 
 def parse_profile(text: str) -> Profile:

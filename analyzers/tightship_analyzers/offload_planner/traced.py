@@ -11,7 +11,7 @@ import math
 import os
 from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from tightship_analyzers.facts.op_shapes import OpShapes
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
-from tightship_analyzers.offload_planner.traced_layers import Layers, find_layers
+from tightship_analyzers.offload_planner.traced_layers import Layers, find_layers, within
 from tightship_analyzers.trace.model import Int64s, Trace
 from tightship_analyzers.trace.reader import open_trace
 from tightship_offload.errors import PlanError
@@ -50,7 +50,8 @@ def profile_of(trace: Trace) -> Profile:
     backward = _backward(trace)
     if not len(backward.rows):
         raise PlanError("The trace holds no backward; record a training run")
-    found = find_layers(trace, backward.intervals_on(_main_tid(trace)))
+    tid = _main_tid(trace)
+    found = find_layers(trace, backward.intervals_on(tid), backward.trained_ns(tid))
     if isinstance(found, str):
         raise PlanError(f"No layers can be seen: {found}")
     return _Reading(trace, found, backward).profile()
@@ -69,6 +70,26 @@ class _Backward:
         mine = self.rows[ops.tid[self.rows] == tid]
         return np.stack([ops.start_ns[mine], ops.end_ns[mine]], axis=1)
 
+    def sources(self) -> Iterator[tuple[int, int]]:
+        """Every node, and the one that it is of: an accumulation of the node before it on its thread; -1 for none."""
+        ops, accumulates = self.trace.host_ops, self.trace.names.id(ACCUMULATE)
+        latest: dict[int, int] = {}
+        for row in self.rows.tolist():
+            tid = int(ops.tid[row])
+            if int(ops.name[row]) != accumulates:
+                latest[tid] = row
+            yield row, latest.get(tid, -1)
+
+    def trained_ns(self, tid: int) -> Int64s:
+        """Starts of the operators on one thread whose backward gave gradients to parameters, ascending."""
+        ops = self.trace.host_ops
+        numbers = [int(ops.seq[source]) for row, source in self.sources() if row != source and source >= 0]
+        rows = np.flatnonzero((ops.tid == tid) & (ops.seq >= 0) & np.isin(ops.seq, numbers))
+        forward = rows[~within(self.intervals_on(tid), ops.start_ns[rows], ops.end_ns[rows])]
+        # An operator that makes no node carries the number of the next node, so the last one with a number made it.
+        last = {int(ops.seq[row]): int(ops.start_ns[row]) for row in forward.tolist()}
+        return np.array(sorted(last.values()), dtype=np.int64)
+
 
 def _backward(trace: Trace) -> _Backward:
     return _Backward(trace, np.flatnonzero(trace.names.mask(trace.host_ops.name, lambda name: name.startswith(NODE))))
@@ -86,7 +107,7 @@ class _Reading:
         self.trace, self.layers, self.ops = trace, layers, trace.host_ops
         self.count, self.forwards = len(layers.names), layers.forwards
         self.shapes = OpShapes(trace.shapes)
-        self.nodes = backward.rows
+        self.backward = backward
         # Every layer call of every forward, in order of time: where an operator started tells whose it is.
         self.calls = [(f, i, call) for f, one in enumerate(self.forwards) for i, call in enumerate(one.layers)]
         self.call_starts = np.array([call.start_ns for _, _, call in self.calls], dtype=np.int64)
@@ -161,7 +182,7 @@ class _Reading:
         for row, number in zip(forward_rows[inside].tolist(), at[inside].tolist(), strict=True):
             forward, layer, _ = self.calls[number]
             by_seq[int(ops.seq[row])] = (forward, layer)
-        return {row: by_seq[int(ops.seq[row])] for row in self.nodes.tolist() if int(ops.seq[row]) in by_seq}
+        return {row: by_seq[int(ops.seq[row])] for row in self.backward.rows.tolist() if int(ops.seq[row]) in by_seq}
 
     def _backward_ns(self) -> list[list[int]]:
         """(forwards, layers): time of the nodes, with the accumulations that follow them."""
@@ -175,18 +196,8 @@ class _Reading:
         return spent
 
     def _attributed(self) -> list[tuple[int, tuple[int, int] | None]]:
-        """Every backward node with its owner; an accumulation's is that of the node before it on its thread."""
-        accumulates = self.trace.names.id(ACCUMULATE)
-        latest: dict[int, tuple[int, int] | None] = {}
-        found = []
-        for row in self.nodes.tolist():
-            tid = int(self.ops.tid[row])
-            if int(self.ops.name[row]) == accumulates:
-                owner = latest.get(tid)
-            else:
-                owner = latest[tid] = self.owner.get(row)
-            found.append((row, owner))
-        return found
+        """Every backward node with its owner."""
+        return [(row, self.owner.get(source)) for row, source in self.backward.sources()]
 
     def _parameters(self) -> tuple[list[int], int, Dtype]:
         """Parameters by layer, those of the rest, and their format: from the gradients of one backward."""

@@ -1,25 +1,34 @@
 """Which module calls of a trace are a model's layers: from nothing but the frames of `nn.Module` calls.
 
-A model is the outermost module that is called again and again; its layers are the calls of one class of which several
-instances run below one parent and take most of the time. Containers that are not called (ModuleList) do not show.
+A model is the outermost module that is called again and again; its layers are the repeated blocks that the runtime
+finds in it (`are_blocks`), as far as calls show them.
+
+[Note: containers in calls] Python code of a container runs in the call of the module that uses it. The `forward` of
+torch's containers is that of a Sequential, whose children are the calls inside. Whatever else runs reads a ModuleList,
+which is not called itself: that its children are the like ones that take most of the time is as much as can be seen.
+A module that runs neither has attributes, not blocks, be they alike.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
-from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.model import Bools, Int64s, Trace
 from tightship_analyzers.trace.names import matcher
+from tightship_offload.plan import are_blocks, no_blocks
 
 LEAST_SHARE_FRAC = 0.3
-"""Of the model's forward that its layers must take."""
+"""Of a module's forward that the children of its ModuleList must take: two norms beside them are no layers."""
 MOST_DEPTH = 60
 
 _MODULE = re.compile(r"nn\.Module: (?P<kind>.+)_(?P<number>\d{1,9})", re.DOTALL)
+_CONTAINER = re.compile(r"(.*/)?torch/nn/modules/container\.py\(\d+\): (?P<function>\w+)", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -34,6 +43,8 @@ class Call:
     depth: int
     calls: list[Call] = field(default_factory=list)
     """Calls of modules inside, in order."""
+    containers: set[str] = field(default_factory=set)
+    """Functions of torch's containers that it runs itself, see [Note: containers in calls]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +68,11 @@ class Layers:
     """Row in `Trace.threads` of the training thread."""
 
 
-def find_layers(trace: Trace, backward: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Layers | str:
+def find_layers(trace: Trace, backward: Int64s, trained_ns: Int64s) -> Layers | str:
     """The layers; where there are none, in words why.
 
     :param backward: (rows, 2) starts and ends of backward on the training thread: calls inside it recompute.
+    :param trained_ns: ascending times at which its operators used parameters that get gradients.
     """
     frames = trace.frames
     modules = trace.names.mask(frames.name, matcher(_MODULE))
@@ -68,35 +80,42 @@ def find_layers(trace: Trace, backward: np.ndarray[tuple[int, ...], np.dtype[np.
         return "the trace holds no module calls; record with stacks (tightship profile --stacks)"
     tids, counts = np.unique(frames.tid[modules], return_counts=True)
     tid = int(tids[counts.argmax()])
-    rows = np.flatnonzero(modules & (frames.tid == tid))
-    starts, ends = frames.start_ns[rows], frames.end_ns[rows]
-    at = np.searchsorted(backward[:, 0], starts, side="right") - 1
-    recomputed = (at >= 0) & (ends <= backward[at, 1]) if len(backward) else np.zeros(len(rows), dtype=np.bool_)
-    roots = _tree(trace, rows[~recomputed])
-    best: tuple[int, str, str, str, tuple[str, ...]] | None = None
-    total: dict[str, int] = defaultdict(int)
+    containers = trace.names.mask(frames.name, matcher(_CONTAINER))
+    rows = np.flatnonzero((modules | containers) & (frames.tid == tid))
+    roots = _tree(trace, rows[~within(backward, frames.start_ns[rows], frames.end_ns[rows])])
+    if not roots:
+        return "the trace holds no forward of a model; record a longer window"
+    models: dict[str, list[Call]] = defaultdict(list)
     for call in roots:
-        total[call.name] += call.end_ns - call.start_ns
-    for root in {call.name: call for call in roots}.values():
-        found = _group([call for call in roots if call.name == root.name])
-        if found is not None and (best is None or found[0] > best[0]):
-            best = (found[0], root.name, root.kind, *found[1:])
-    if best is None:
-        return "no class of module is called several times below one parent; plan from `tightship offload measure`"
-    _, root_name, model, block, names = best
+        models[call.name].append(call)
+    layers = {name: _layers(calls, trained_ns) for name, calls in models.items()}
+    name = max(models, key=lambda one: (_spent(layers[one]), _spent(models[one])))
+    model = models[name]
+    if not layers[name]:
+        children = {child.kind[:80] for call in model for child in call.calls}
+        return f"in its calls, {no_blocks(model[0].kind[:80], children)}"
+    names = tuple(dict.fromkeys(one.name for one in layers[name]))
     forwards = []
-    for call in roots:
-        if call.name == root_name:
-            layers = tuple(one for one in _flat(call) if one.name in names)
-            if tuple(one.name for one in layers) == names:  # a call that recording cut off lacks some
-                forwards.append(Forward(call.start_ns, call.end_ns, layers))
+    for call in model:
+        whole = tuple(one for one in _flat(call) if one.name in names)
+        if tuple(one.name for one in whole) == names:  # a call that recording cut off lacks some
+            forwards.append(Forward(call.start_ns, call.end_ns, whole))
     if not forwards:
         return "the trace holds no whole forward of the model; record a longer window"
-    return Layers(model, block, names, tuple(forwards), tid)
+    return Layers(model[0].kind, layers[name][0].kind, names, tuple(forwards), tid)
 
 
-def _tree(trace: Trace, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[Call]:
-    """Outermost calls, with those inside them."""
+def within(spans: Int64s, starts: Int64s, ends: Int64s) -> Bools:
+    """Which intervals lie in one of the `spans`, (rows, 2) in order of start."""
+    if not len(spans):
+        return np.zeros(len(starts), dtype=np.bool_)
+    at = np.searchsorted(spans[:, 0], starts, side="right") - 1
+    inside: Bools = (at >= 0) & (ends <= spans[at, 1])
+    return inside
+
+
+def _tree(trace: Trace, rows: Int64s) -> list[Call]:
+    """Outermost calls, with those inside them and what of containers they run."""
     frames = trace.frames
     roots: list[Call] = []
     open_: list[Call] = []
@@ -104,7 +123,11 @@ def _tree(trace: Trace, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -
         start, end = int(frames.start_ns[row]), int(frames.end_ns[row])
         while open_ and open_[-1].end_ns <= start:
             open_.pop()
-        matched = _MODULE.fullmatch(trace.names[int(frames.name[row])])
+        text = trace.names[int(frames.name[row])]
+        container = _CONTAINER.fullmatch(text)
+        if container is not None and open_:
+            open_[-1].containers.add(container["function"])
+        matched = _MODULE.fullmatch(text)
         if matched is None or len(open_) >= MOST_DEPTH:
             continue
         name = f"{matched['kind']}_{matched['number']}"
@@ -114,31 +137,61 @@ def _tree(trace: Trace, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -
     return roots
 
 
-def _group(roots: list[Call]) -> tuple[int, str, tuple[str, ...]] | None:
-    """(time, class, names in order of first call) of the outermost like calls below one parent that take most time."""
-    whole = sum(call.end_ns - call.start_ns for call in roots)
-    level = roots
+def _layers(model: list[Call], trained_ns: Int64s) -> list[Call]:
+    """Every call of a layer, in order: of the children of the outermost containers of repeated blocks."""
+    names: set[str] = set()
+    level = model
     while level:
-        spent: dict[tuple[str, str], int] = defaultdict(int)
-        members: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-        for parent in level:
-            for call in parent.calls:
-                key = (parent.name, call.kind)
-                spent[key] += call.end_ns - call.start_ns
-                members[key][call.name] = None
-        several = {key: ns for key, ns in spent.items() if len(members[key]) > 1 and ns >= LEAST_SHARE_FRAC * whole}
-        if several:
-            key = max(several, key=lambda one: several[one])
-            return several[key], key[1], tuple(members[key])
-        level = [call for parent in level for call in parent.calls]
-    return None
+        parents: dict[str, list[Call]] = defaultdict(list)
+        for call in level:
+            parents[call.name].append(call)
+        for calls in parents.values():
+            names |= _blocks(calls, trained_ns)
+        level = [child for call in level for child in call.calls if child.name not in names]
+    return [one for call in model for one in _flat(call) if one.name in names]
 
 
-def _flat(call: Call) -> list[Call]:
-    found = []
-    waiting = list(call.calls)
-    while waiting:
-        one = waiting.pop(0)
-        found.append(one)
-        waiting = one.calls + waiting
-    return found
+def _blocks(calls: list[Call], trained_ns: Int64s) -> set[str]:
+    """Names of the repeated blocks that one module, of which these are the calls, has in a container."""
+    functions = {function for call in calls for function in call.containers}
+    children = [child for call in calls for child in call.calls]
+    if "forward" in functions:
+        kinds = {child.kind for child in children if _trains(child, trained_ns)}
+    else:
+        kinds = _most_called(children, LEAST_SHARE_FRAC * _usual_ns(calls)) if functions else set()
+    blocks = {child.name: child.kind for child in children if child.kind in kinds}
+    return set(blocks) if are_blocks(list(blocks.values())) else set()
+
+
+def _most_called(children: list[Call], least_ns: float) -> set[str]:
+    """The class, if any, whose several instances take most time, and no less than so much."""
+    alike: dict[str, list[Call]] = defaultdict(list)
+    for child in children:
+        alike[child.kind].append(child)
+    several = {kind: _usual_ns(calls) for kind, calls in alike.items() if len({call.name for call in calls}) > 1}
+    most = max(several, key=lambda kind: several[kind], default=None)
+    return set() if most is None or several[most] < least_ns else {most}
+
+
+def _trains(call: Call, trained_ns: Int64s) -> bool:
+    """Whether parameters in it get gradients."""
+    first, end = np.searchsorted(trained_ns, [call.start_ns, call.end_ns])
+    return bool(first < end)
+
+
+def _usual_ns(calls: list[Call]) -> float:
+    """Time of one call of each instance, by the median: the first call ever may take a thousand times as long."""
+    took: dict[str, list[int]] = defaultdict(list)
+    for call in calls:
+        took[call.name].append(call.end_ns - call.start_ns)
+    return sum(median(one) for one in took.values())
+
+
+def _spent(calls: list[Call]) -> int:
+    return sum(call.end_ns - call.start_ns for call in calls)
+
+
+def _flat(call: Call) -> Iterator[Call]:
+    for one in call.calls:
+        yield one
+        yield from _flat(one)

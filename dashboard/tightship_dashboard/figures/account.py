@@ -8,18 +8,16 @@ from dash import html
 
 from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures.elements import Node, link
-from tightship_dashboard.figures.palette import (
-    BUCKET_COLOUR,
-    BUCKET_LABEL,
-    BUCKET_MEANING,
-    as_bucket,
-    losses,
-)
+from tightship_dashboard.figures.palette import BUCKET_COLOUR, BUCKET_MEANING
+from tightship_platform.run_account import BUCKET_LABEL, as_bucket, is_untold, losses
 from tightship_platform.vocabulary import Bucket
+
+UNTOLD = "No trace tells how much of it did work."
 
 
 def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str] | None = None) -> Node:
-    """Allocated time, what each loss takes off it (largest first, unexplained last), and what did work.
+    """Allocated time, what each loss takes off it (largest first, unexplained last), and what did work, where a trace
+    tells.
 
     `hrefs` leads from a bucket to the runs behind it.
     """
@@ -30,16 +28,9 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
         label = link(BUCKET_LABEL[bucket], hrefs[bucket]) if hrefs and bucket in hrefs else BUCKET_LABEL[bucket]
         rows.append(_row(label, BUCKET_MEANING[bucket], bucket, left, value, total_ns))
     productive = sum(v for b, v in buckets.items() if as_bucket(b) is Bucket.PRODUCTIVE)
-    rows.append(
-        _row(
-            BUCKET_LABEL[Bucket.PRODUCTIVE],
-            BUCKET_MEANING[Bucket.PRODUCTIVE],
-            Bucket.PRODUCTIVE,
-            0,
-            productive,
-            total_ns,
-        )
-    )
+    label, meaning = BUCKET_LABEL[Bucket.PRODUCTIVE], BUCKET_MEANING[Bucket.PRODUCTIVE]
+    known = None if is_untold(buckets) else productive
+    rows.append(_row(label, meaning, Bucket.PRODUCTIVE, 0, known, total_ns))
     return html.Table(
         [
             html.Caption("Allocated device time, what each loss takes off it, and what did work", className="unseen"),
@@ -49,9 +40,10 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
     )
 
 
-def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: int, total: int) -> Node:
+def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: int | None, total: int) -> Node:
+    """One bar; of a value that nobody knows (None) it says so."""
     colour = BUCKET_COLOUR[bucket] if bucket else "var(--ink-2)"
-    style = {"left": _part(start, total), "width": _part(value, total), "background": colour}
+    style = {"left": _part(start, total), "width": _part(value or 0, total), "background": colour}
     kind = "whole" if bucket is None else "unexplained" if bucket is Bucket.UNEXPLAINED else "part"
     return html.Tr(
         [
@@ -63,7 +55,9 @@ def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: in
             html.Td(fmt.duration(value), className="number"),
             html.Td(fmt.share(value, total), className="number share"),
         ],
-        title=f"{meaning} {fmt.duration(value)}, {fmt.share(value, total)} of what was allocated.",
+        title=f"{meaning} {UNTOLD}"
+        if value is None
+        else f"{meaning} {fmt.duration(value)}, {fmt.share(value, total)} of what was allocated.",
     )
 
 
@@ -75,7 +69,7 @@ def by_group(groups: dict[str, dict[str, int]], *, kind: str) -> Node:
     for group in sorted(groups, key=lambda g: (-totals[g], g)):
         total = totals[group]
         segments = [_segment(bucket, value, total, most) for bucket, value in _stack(groups[group]) if value > 0]
-        productive = groups[group].get(Bucket.PRODUCTIVE, 0)
+        productive = None if is_untold(groups[group]) else groups[group].get(Bucket.PRODUCTIVE, 0)
         rows.append(
             html.Tr(
                 [

@@ -13,6 +13,8 @@ from tightship_dashboard.figures.palette import CAPTURE_MARK, SERIES
 GIB = 1024**3
 ROW_PX = 120
 MARKS_PX = 26
+TITLE_PX = 22
+"""Above each row, for its title: on a telephone the line runs below all of it."""
 FEW = 3
 """Up to this many lines of a kind have a colour each."""
 
@@ -30,11 +32,12 @@ def figure(timeline: dict[str, Any], zone: ZoneInfo) -> dict[str, Any]:
     axes: dict[str, Any] = {}
     notes: list[dict[str, Any]] = []
     span = (1 - MARKS_PX / height) / max(1, len(rows))
+    head = TITLE_PX / ROW_PX
     for index, row in enumerate(rows):
         axis = f"y{index + 1}"
         top = 1 - MARKS_PX / height - index * span
         axes[f"yaxis{index + 1}"] = chart.AXIS | {
-            "domain": [max(0.0, top - span * 0.78), top - span * 0.12],
+            "domain": [max(0.0, top - span * 0.78), top - span * head],
             "ticksuffix": row.ticks,
             "nticks": 4,
             "rangemode": "tozero",

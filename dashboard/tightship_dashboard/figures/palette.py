@@ -27,20 +27,6 @@ BUCKET_COLOUR: dict[Bucket, str] = {
     Bucket.UNEXPLAINED: "#929292",
 }
 
-BUCKET_LABEL: dict[Bucket, str] = {
-    Bucket.PRODUCTIVE: "productive",
-    Bucket.INPUT: "input",
-    Bucket.CHECKPOINT: "checkpoint",
-    Bucket.HOST_SYNC: "host sync",
-    Bucket.HOST: "host",
-    Bucket.QUEUED: "queued",
-    Bucket.COMMUNICATION: "communication",
-    Bucket.HELD_IDLE: "held idle",
-    Bucket.STARTUP: "start-up",
-    Bucket.SHUTDOWN: "shutdown",
-    Bucket.UNEXPLAINED: "unexplained",
-}
-
 BUCKET_MEANING: dict[Bucket, str] = {
     Bucket.PRODUCTIVE: "The device computed.",
     Bucket.INPUT: "The device waited for the next batch.",
@@ -96,26 +82,6 @@ CHOSEN = "#CF7B00"
 """The window that a plan takes, among all."""
 LIMIT = "#DC3E1A"
 """What may be used at most."""
-
-
-def as_bucket(name: str) -> Bucket:
-    """The bucket of that name; one that a newer server made counts as unexplained."""
-    try:
-        return Bucket(name)
-    except ValueError:
-        return Bucket.UNEXPLAINED
-
-
-def losses(buckets: dict[str, int]) -> list[tuple[Bucket, int]]:
-    """Everything but productive time, largest first; unexplained last and never left out."""
-    rows: dict[Bucket, int] = {}
-    for name, value in buckets.items():
-        bucket = as_bucket(name)
-        rows[bucket] = rows.get(bucket, 0) + value
-    rows.pop(Bucket.PRODUCTIVE, None)
-    unexplained = rows.pop(Bucket.UNEXPLAINED, 0)
-    ordered = sorted(((b, v) for b, v in rows.items() if v > 0), key=lambda row: (-row[1], row[0]))
-    return [*ordered, (Bucket.UNEXPLAINED, unexplained)]
 
 
 def has_contrast(colour: str, paper: str) -> bool:

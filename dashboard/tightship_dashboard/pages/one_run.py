@@ -37,8 +37,9 @@ from tightship_platform.database import Database
 from tightship_platform.errors import TightshipError
 from tightship_platform.reads.captures import list_captures
 from tightship_platform.reads.findings import list_findings
-from tightship_platform.reads.runs import counted_until_ns, get_run
+from tightship_platform.reads.runs import get_run
 from tightship_platform.reads.timeline import run_timeline
+from tightship_platform.run_account import counted_until_ns, is_untold
 from tightship_platform.vocabulary import RunState, SavingUnit, Scope
 from tightship_platform.wire import CaptureRequest
 
@@ -289,10 +290,16 @@ def _counted(read: _Read, zone: ZoneInfo) -> str | None:
 
 
 def _account(read: _Read) -> Node:
-    buckets, total = read.run["account"], read.run["device_ns"]
+    run = read.run
+    buckets, total = run["account"], run["device_ns"]
     if not buckets or not total:
         return html.P("Device time is accounted for about once a minute; this run's is not yet.", className="quiet")
-    return account.waterfall(buckets, total)
+    drawn = account.waterfall(buckets, total)
+    if run["steps"] or not is_untold(buckets):
+        return drawn
+    todo = "Capture a trace below." if read.is_live else "Capture a trace of its next run."
+    why = f"No steps were counted: start-up and work cannot be told apart. {todo}"
+    return html.Div([drawn, html.P(why, className="quiet")])
 
 
 def _finding_rows(read: _Read) -> list[dict[str, Any]]:

@@ -12,14 +12,15 @@ from dash.exceptions import PreventUpdate
 from tightship_dashboard import answers
 from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import grid
+from tightship_dashboard.figures.account import UNTOLD
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
-from tightship_dashboard.figures.palette import BUCKET_LABEL, losses
 from tightship_dashboard.links import Answer, run_href, runs_href
 from tightship_dashboard.live import LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.view import View, current_view
 from tightship_platform.database import Database
 from tightship_platform.reads.runs import list_runs
 from tightship_platform.reads.workflows import list_workflows
+from tightship_platform.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
 from tightship_platform.units import NS_PER_MS
 from tightship_platform.vocabulary import Bucket, RunState
 
@@ -198,20 +199,20 @@ def _filters(read: _Read) -> Node:
 
 
 def _columns(by: str | None, zone: str) -> list[dict[str, Any]]:
-    started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=146, wide=True, exported="why")
+    started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=116, wide=True, exported="why")
     columns = [
-        grid.column("state", "State", "state", width=96),
-        grid.column("workflow", "Workflow", "link", minWidth=136, flex=3),
-        grid.column("run", "Run", "link", width=158, wide=True, cellClass="mono"),
-        grid.column("team", "Team", minWidth=76, flex=1, wide=True),
-        grid.column("owner", "Owner", minWidth=70, flex=1, wide=True),
+        grid.column("state", "State", "state", width=92),
+        grid.column("workflow", "Workflow", "link", minWidth=132, flex=2),
+        grid.column("run", "Run", "link", width=128, wide=True, cellClass="mono"),
+        grid.column("team", "Team", minWidth=78, flex=1, wide=True),
+        grid.column("owner", "Owner", minWidth=64, flex=1, wide=True),
         started | {"filter": False},
-        grid.column("lasted", "Lasted", "number", unit="hours", width=104, wide=True),
-        grid.column("devices", "Devices", "amount", minWidth=100, flex=2, wide=True),
-        grid.column("steps", "Steps", "number", width=92, wide=True),
-        grid.column("device_h", "Device time", "number", unit="device-hours", width=100, wide=True),
-        grid.column("productive", "Did work", "number", unit="0..1", width=90),
-        grid.column("loss", "Largest loss", "amount", unit="0..1", minWidth=130, flex=1, wide=True),
+        grid.column("lasted", "Lasted", "number", unit="hours", width=96, wide=True),
+        grid.column("devices", "Devices", "amount", minWidth=216, flex=2, wide=True),
+        grid.column("steps", "Steps", "number", width=80, wide=True),
+        grid.column("device_h", "Device time", "number", unit="device-hours", width=96, wide=True),
+        grid.column("productive", "Did work", "number", unit="0..1", width=76),
+        grid.column("loss", "Largest loss", "amount", unit="0..1", minWidth=150, flex=1, wide=True),
     ]
     if by is not None:
         label = BUCKET_LABEL[Bucket(by)]
@@ -225,8 +226,8 @@ def _rows(runs: Sequence[dict[str, Any]], view: View, by: str | None) -> list[di
 
 
 def _row(run: dict[str, Any], view: View, by: str | None) -> dict[str, Any]:
-    account: dict[str, int] | None = run["account"]
-    total = run["device_ns"]
+    account, total = listed_account(run), run["device_ns"]
+    steps = None if awaits_account(run) else run["steps"]
     lasted = max(0, (run["end_ns"] or view.now_ns) - run["start_ns"])
     lasted_text = fmt.clock(lasted)
     if run["end_ns"] is None:  # to the minute, so that the row changes once a minute and not with every look
@@ -248,14 +249,16 @@ def _row(run: dict[str, Any], view: View, by: str | None) -> dict[str, Any]:
         "lasted_text": lasted_text,
         "devices": len(run["devices"]),
         "devices_text": fmt.devices(run["devices"]),
-        "steps": run["steps"],
-        "steps_text": fmt.count(run["steps"]),
-        "steps_why": None if run["steps"] is not None else "No step counter reported for this run.",
+        "steps": steps,
+        "steps_text": fmt.count(steps),
+        "steps_why": "No step counter reported for this run." if run["steps"] is None else None,
     }
-    if account is None or not total:
+    if account is None:
         why = "Device time is accounted for about once a minute; this run's is not yet."
+        if awaits_account(run):
+            why = row["steps_why"] = "It has just ended, and not all of it is counted yet."
         return row | {f"{name}_why": why for name in ("device_h", "productive", "loss", "by")}
-    bucket, loss = losses(account)[0]
+    bucket, loss = largest_loss(account)
     productive = account.get(Bucket.PRODUCTIVE, 0)
     row |= {
         "device_h": total / fmt.HOUR,
@@ -263,8 +266,8 @@ def _row(run: dict[str, Any], view: View, by: str | None) -> dict[str, Any]:
         "loss": loss / total,
         "loss_text": f"{BUCKET_LABEL[bucket]} {fmt.share(loss, total)}" if loss > 0 else "none",
     }
-    if answers.is_untold(account):
-        row["productive_why"] = "No trace tells how much of it did work."
+    if is_untold(account):
+        row["productive_why"] = UNTOLD
     else:
         row |= {"productive": productive / total, "productive_text": fmt.share(productive, total)}
     if by is not None:

@@ -17,6 +17,7 @@ from tightship_dashboard.links import Answer, runs_href
 from tightship_dashboard.live import CALM_MS, changed, digests
 from tightship_dashboard.view import View, current_view
 from tightship_platform.database import Database
+from tightship_platform.reads.captures import any_trace_analyzed
 from tightship_platform.reads.fleet import fleet_account
 from tightship_platform.reads.opportunities import list_opportunities
 from tightship_platform.reads.runs import list_runs
@@ -54,6 +55,7 @@ class _Read:
             )
             self.opportunities: list[dict[str, Any]] = list_opportunities(session)
             self.any_run = bool(list_runs(session, limit=1))
+            self.any_trace = any_trace_analyzed(session)
         self.answer: Answer = answers.fleet(self.account, self.opportunities, self.range_key)
 
 
@@ -178,8 +180,10 @@ def _no_device_time(read: _Read) -> Node:
 def _nothing_to_do(read: _Read) -> Node:
     if not read.any_run:
         return html.P("Opportunities appear here once a run was captured and analyzed.", className="quiet")
+    if read.any_trace:
+        return html.P("Traces were analyzed; no rule found anything to do.", className="quiet")
     return empty(
-        "No rule has found anything to do.",
+        "No trace has been analyzed.",
         "Findings come from traces: ask for one of a live run (it takes a few seconds and the job goes on).",
         "tightship profile mine --wait",
     )

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tightship_offload.attach import apply, describe
+from tightship_offload.attach import apply, check_model, describe
 from tightship_offload.engine import engine_of, has_engine
-from tightship_offload.errors import OffloadError, PlanError
+from tightship_offload.errors import OffloadError
 from tightship_offload.integrations.zero_grad import wait_for_no_update
 from tightship_offload.layers import Block, find_blocks
 from tightship_offload.machine import check_machine
@@ -104,9 +104,8 @@ class OneLine:
             return model
         part = planned_part(model, self._plan)
         if part is None:
-            names = self._plan.model.layers
-            differences = model_differences(self._plan.model, describe(model, find_blocks(model, names)))
-            raise PlanError(f"The plan is for another model: {'; '.join(differences)}; make a plan for this one")
+            check_model(self._plan, model)
+            return model
         return part
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from tightship_platform.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
 from tightship_platform.settings import load_settings
-from tightship_platform.units import format_frac, format_ns
-from tightship_platform.vocabulary import RunState
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import Bucket, CaptureState, RunState
 
 _JSON_HELP = "Print a JSON array instead of a table. Keys: {}."
 
@@ -60,6 +62,7 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
             Column("STEPS", right=True, spare=True),
             Column("DEVICE TIME", right=True),
             Column("PRODUCTIVE", right=True),
+            Column("LARGEST LOSS"),
         ],
         [
             (
@@ -69,9 +72,10 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
                 _state(item),
                 clock(item["start_ns"]),
                 format_ns(None if item["end_ns"] is None else item["end_ns"] - item["start_ns"]),
-                "–" if item["steps"] is None else item["steps"],
+                "–" if item["steps"] is None or awaits_account(item) else item["steps"],
                 _device_time(item),
                 _productive(item),
+                _largest_loss(item),
             )
             for item in items
         ],
@@ -165,7 +169,7 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
             )
             for item in items
         ],
-        empty="No finding. Findings come from traces; ask for one of a running job with: tightship profile WORKFLOW",
+        empty="" if items else _no_finding(run, workflow),
     )
 
 
@@ -208,7 +212,7 @@ def opportunities(as_json: bool) -> None:
             )
             for item in items
         ],
-        empty="No opportunity yet. They follow from findings; see: tightship findings",
+        empty="No opportunity. They follow from findings; see: tightship findings",
     )
 
 
@@ -220,16 +224,33 @@ def _state(item: dict[str, Any]) -> str:
 def _device_time(item: dict[str, Any]) -> str:
     # What is counted of a live run lags behind its life.
     counted = format_ns(item["device_ns"])
-    return f"{counted} so far" if item["account"] and item["state"] == RunState.RUNNING else counted
+    is_partial = item["account"] and (item["state"] == RunState.RUNNING or awaits_account(item))
+    return f"{counted} so far" if is_partial else counted
 
 
 def _productive(item: dict[str, Any]) -> str:
-    account, total = item["account"], item["device_ns"]
-    if not account or not total:
+    account = listed_account(item)
+    if account is None or is_untold(account):
         return "–"
-    if not account.get("productive") and account.get("unexplained"):
-        return "–"  # no trace tells
-    return format_frac(account.get("productive", 0) / total)
+    return format_frac(account.get(Bucket.PRODUCTIVE, 0) / item["device_ns"])
+
+
+def _largest_loss(item: dict[str, Any]) -> str:
+    account = listed_account(item)
+    if account is None:
+        return "–"
+    bucket, loss_ns = largest_loss(account)
+    return f"{format_frac(loss_ns / item['device_ns'])} {BUCKET_LABEL[bucket]}" if loss_ns else "none"
+
+
+def _no_finding(run: str | None, workflow: str | None) -> str:
+    captures = _ask("/captures", run=run, workflow=workflow, limit=10_000)
+    analyzed = [capture for capture in captures if capture["state"] == CaptureState.ANALYZED]
+    traces = sum(rank["error"] is None for capture in analyzed for rank in capture["ranks"])
+    if traces:
+        return f"No finding: {plural(traces, 'trace')} analyzed, and no rule found anything to change."
+    target = shlex.quote(run or workflow or "WORKFLOW")
+    return f"No finding, as no trace was analyzed yet; ask for one of a running job with: tightship profile {target}"
 
 
 def _saving(saving: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-from tightship_platform.settings import DEFAULT_PORT, load_settings
+from tightship_platform.settings import DEFAULT_PORT, DEFAULT_SERVER, load_settings
 
 
 @click.command()
@@ -51,7 +51,7 @@ def _say(line: str) -> None:
 
 
 def _announcer(url: str) -> Callable[[], bool]:
-    """Says where the dashboard is, once, as soon as the server answers; true from then on."""
+    """Says where the server is, once, as soon as the server answers; true from then on."""
     answers, next_look = False, 0.0
 
     def look() -> bool:
@@ -62,6 +62,8 @@ def _announcer(url: str) -> Callable[[], bool]:
             answers = _is_well(url)
             if answers:
                 _say(f"Dashboard: {url}")
+                if url != DEFAULT_SERVER:
+                    _say(f"Other shells need:\nexport TIGHTSHIP_SERVER={url}")
         return answers
 
     return look

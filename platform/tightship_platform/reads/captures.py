@@ -59,6 +59,14 @@ def get_capture(session: Session, key: str) -> dict[str, Any]:
     return capture_dict(capture)
 
 
+def any_trace_analyzed(session: Session) -> bool:
+    """Whether any trace at all was read and judged."""
+    return (
+        session.scalar(select(Trace.id).where(Trace.analyzed_ns.is_not(None), Trace.error.is_(None)).limit(1))
+        is not None
+    )
+
+
 def find_trace(session: Session, trace_id: int) -> Trace:
     """The trace of that id; its `url` is the key in the artifact store.
 

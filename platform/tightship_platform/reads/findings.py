@@ -8,8 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from tightship_platform.errors import NotFound
-from tightship_platform.models import Finding, Run, Workflow
+from tightship_platform.models import Finding, Run
 from tightship_platform.reads.runs import checked_limit, find_run
+from tightship_platform.reads.workflows import find_workflow
 
 _WHOLE = (joinedload(Finding.run).joinedload(Run.workflow), joinedload(Finding.trace))
 
@@ -19,13 +20,13 @@ def list_findings(
 ) -> list[dict[str, Any]]:
     """Findings, those with the largest share first, of one run, one workflow or all.
 
-    :raises NotFound: no such run.
+    :raises NotFound: no such run or workflow.
     """
     wanted = select(Finding).options(*_WHOLE)
     if run is not None:
         wanted = wanted.where(Finding.run_id == find_run(session, run).id)
     if workflow is not None:
-        of_workflow = select(Run.id).join(Workflow).where(Workflow.name == workflow)
+        of_workflow = select(Run.id).where(Run.workflow_id == find_workflow(session, workflow).id)
         wanted = wanted.where(Finding.run_id.in_(of_workflow))
     wanted = wanted.order_by(Finding.share_frac.desc().nulls_last(), Finding.value.desc().nulls_last(), Finding.id)
     return [finding_dict(finding) for finding in session.scalars(wanted.limit(checked_limit(limit)))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import select
@@ -56,16 +56,6 @@ def get_run(session: Session, key: str) -> dict[str, Any]:
         "last_seen_ns": run.last_seen_ns,
         "offload": offload_of(session, run.id),
     }
-
-
-def counted_until_ns(run: Mapping[str, Any]) -> int | None:
-    """Up to when the account of a run (as `list_runs` gives it) counts, where that is not yet all of its life."""
-    counted_ns: int | None = run.get("accounted_ns")
-    if run.get("account") is None or counted_ns is None:
-        return None
-    if run["end_ns"] is None:
-        return counted_ns if run["state"] == RunState.RUNNING else None
-    return counted_ns if counted_ns < run["end_ns"] else None
 
 
 def find_run(session: Session, key: str) -> Run:

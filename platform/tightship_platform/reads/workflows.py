@@ -22,10 +22,18 @@ def get_workflow(session: Session, name: str) -> dict[str, Any]:
 
     :raises NotFound: there is none of that name.
     """
-    found = _workflows(session, name)
-    if not found:
+    return _workflows(session, find_workflow(session, name).name)[0]
+
+
+def find_workflow(session: Session, name: str) -> Workflow:
+    """The workflow of that name.
+
+    :raises NotFound: there is none.
+    """
+    workflow = session.scalar(select(Workflow).where(Workflow.name == name))
+    if workflow is None:
         raise NotFound("workflow", name[:200], "see `tightship runs`")
-    return found[0]
+    return workflow
 
 
 def _workflows(session: Session, name: str | None = None) -> list[dict[str, Any]]:

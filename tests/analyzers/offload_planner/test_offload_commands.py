@@ -139,6 +139,38 @@ def test_refusals_are_one_line(profile: Path, tmp_path: Path) -> None:
     assert "the plan is for 2 layers, this model has 8" in refused("simulate", profile, "--plan", other)
 
 
+def test_more_slots_than_layers_are_refused(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    said = refused("plan", profile, "-o", path, "--slots", 99, "--hardware", profile)
+    assert said == "--slots is 99; expected 1 to 8, the number of layers"
+    assert not path.exists()
+    call("plan", profile, "-o", path, "--slots", 8, "--resident", "", "--hardware", profile)
+    assert read_plan(path).window.slots == 8
+    path.write_text(path.read_text().replace("slots: 8", "slots: 99"))
+    said = f"Plan '{path}': window.slots is 99 and the model has 8 layers; expected 1 to 8"
+    assert refused("simulate", profile, "--plan", path) == said
+    assert refused("explain", path) == said
+
+
+def test_a_plan_is_no_profile_and_a_profile_no_plan(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    call("plan", profile, "-o", path, "--hardware", profile)
+    said = f"Profile '{path}': it is a plan, not a profile; give the file that `tightship offload measure` wrote"
+    assert refused("plan", path) == said
+    assert refused("plan", profile, "--hardware", path) == said
+    assert refused("simulate", path, "--plan", path) == said
+    said = f"Plan '{profile}': it is a profile, not a plan; give the file that `tightship offload plan` wrote"
+    assert refused("simulate", profile, "--plan", profile) == said
+    assert refused("explain", profile) == said
+    assert refused("run", profile, "--", "true") == said
+
+
+@pytest.mark.parametrize("option", ["--device-memory", "--host-memory", "--pinned-budget"])
+def test_a_size_without_its_unit_is_refused(profile: Path, option: str) -> None:
+    said = refused("plan", profile, option, "10", "--hardware", profile)
+    assert said == "Size is '10'; expected at least 1MiB; give a unit, such as 8GiB"
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from captured_workflow import JOB, MACHINE
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.torch
 INJECT = Path(__file__).parents[3] / "collectors" / "tightship_collectors" / "inject"
 BLOCK = 64 * 2 + (64 * 256 + 256) + (256 * 64 + 64)
 REST = 50 * 64 + 64 * 50 + 50
+LIKE = ("like", "nested", "stages", "listed")
+UNLIKE = ("unlike", "unlike_chain", "attributes")
 
 
 def job(folder: Path, *arguments: str, **variables: str) -> str:
@@ -82,6 +85,33 @@ def test_from_a_trace_to_the_same_training(trace: Path, tmp_path: Path) -> None:
     assert made.moving
     assert made.prediction is not None and made.prediction.device_bytes <= 1900 * 1024
     assert job(tmp_path) == job(tmp_path, TIGHTSHIP_OFFLOAD_PLAN=str(plan))
+
+
+@pytest.fixture(scope="module")
+def contained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Traces of models by name, and what the runtime makes of each."""
+    folder = tmp_path_factory.mktemp("contained")
+    command = [sys.executable, str(Path(__file__).with_name("container_job.py")), str(folder), *LIKE, *UNLIKE]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_the_layers_of_a_trace_are_those_of_the_runtime(contained: tuple[Path, dict[str, Any]], name: str) -> None:
+    folder, of_runtime = contained
+    assert list(profile_of_trace(folder / f"{name}.json").model.layer_parameters) == of_runtime[name]
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_model_that_the_runtime_refuses_gets_no_plan(contained: tuple[Path, dict[str, Any]], name: str) -> None:
+    folder, of_runtime = contained
+    with pytest.raises(PlanError) as caught:
+        profile_of_trace(folder / f"{name}.json")
+    assert "has no repeated blocks" in of_runtime[name]
+    assert "name its layers in the script: tightship_offload.apply(model, optimizer, window=" in of_runtime[name]
+    assert str(caught.value) == f"No layers can be seen: in its calls, {of_runtime[name]}"
+    assert "\n" not in str(caught.value)
 
 
 def test_what_a_trace_must_have(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ limit for the job help.
 
 The value is the device time outside of steps: start-up, and from the last step to the end. The next attempt spends it
 again for certain. What was done in steps since the last save is not seen, so the high end is all of the run's device
-time but what was held idle, which is a finding of its own. A run that never completed a step lost all of it.
+time but what was held idle, which is a finding of its own. Of a run in which no step was counted that is the value,
+too, and the low end is 0: where the counter does not see the optimizer, it may have saved some of its work.
 
 ## Known misses
 An exception in a process that never imported torch, or that ends with `os._exit`. A job that catches the exception and
@@ -69,16 +70,15 @@ def judge(history: RunHistory) -> Judgement:
     if history.end is None or history.end.lack is None:
         return []
     end, lack = history.end, history.end.lack
-    lost_ns, most_ns = _lost(history)
-    share = lost_ns / sum(history.account.values()) if lost_ns else 0.0
+    saving = _lost(history)
+    share = saving.value / sum(history.account.values()) if saving.value else 0.0
     return [
         Finding(
             rule=RULE.id,
-            title=f"The run died because {lack} memory was not enough{_loss(lost_ns, share)}",
+            title=f"The run died because {lack} memory was not enough{_loss(saving, share)}",
             place=next(iter(history.device_names.values())) if len(history.device_names) == 1 else "",
             fix=plan_fix(history.workflow) if lack is Lack.DEVICE else HOST_FIX,
-            # Without a step counter nobody knows what was start-up and what was work: then no saving is told.
-            saving=Saving(value=lost_ns, low=lost_ns, high=most_ns if lost_ns else 0, method=Method.BOUND),
+            saving=saving,
             unit=RULE.scope.unit,
             share_frac=share,
             evidence=_evidence(history, end, lack),
@@ -86,16 +86,19 @@ def judge(history: RunHistory) -> Judgement:
     ]
 
 
-def _loss(lost_ns: int, share: float) -> str:
-    if not lost_ns:
+def _loss(saving: Saving, share: float) -> str:
+    if not saving.value:
         return ""
-    return f"; {format_ns(lost_ns)} outside of its steps are lost, {format_frac(share)} of it"
+    what = "outside of its steps are lost" if saving.low else "before any step was counted may be lost"
+    return f"; {format_ns(saving.value)} {what}, {format_frac(share)} of it"
 
 
-def _lost(history: RunHistory) -> tuple[int, int]:
-    """Device-ns that are lost for certain, and at most. Other findings claim what was held idle."""
+def _lost(history: RunHistory) -> Saving:
+    """Device-ns that are lost. Other findings claim what was held idle."""
     at_most = sum(history.account.values()) - history.account.get(Bucket.HELD_IDLE, 0)
-    return sum(history.account.get(bucket, 0) for bucket in OUTSIDE_STEPS), at_most
+    certain = sum(history.account.get(bucket, 0) for bucket in OUTSIDE_STEPS)
+    value = at_most if history.first_step_ns is None else certain
+    return Saving(value=value, low=certain, high=at_most, method=Method.BOUND)
 
 
 def _evidence(history: RunHistory, end: RunEnd, lack: Lack) -> list[Evidence]:
