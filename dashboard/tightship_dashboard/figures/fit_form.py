@@ -124,8 +124,8 @@ def workflows(read: Asked) -> Node:
         )
     columns = [
         grid.column("workflow", "Workflow", "link", minWidth=130, flex=2),
-        grid.column("why", "Can be planned", minWidth=150, flex=3),
-        grid.column("command", "What gets a trace to plan from", minWidth=200, flex=4, wide=True, cellClass="mono"),
+        grid.column("why", "Has a trace to plan from", minWidth=150, flex=3),
+        grid.column("command", "What gets one", minWidth=200, flex=4, wide=True, cellClass="mono"),
     ]
     ordered = [(name, read.lacking[name]) for name in read.ready_first]
     rows = [
