@@ -180,7 +180,7 @@ def together_words(result: OfflineResult) -> str | None:
 
 
 def unclaimed_words(result: OfflineResult) -> str | None:
-    """What took much of the time and no finding is about, on the least productive rank; None where that is little."""
+    """What took much of the time and no finding claims, on the least productive rank; None where that is little."""
     one = least_productive(result)
     told = {finding.rule for finding, _ in result.findings if finding.rank is not None}
     lost = {
@@ -192,7 +192,9 @@ def unclaimed_words(result: OfflineResult) -> str | None:
     share = lost.get(part, 0) / (one.verdict.summary["window_ns"] or 1)
     if share < LEAST_UNCLAIMED_FRAC:
         return None
-    return f"No finding is about {format_frac(share)} of the {whole_of(one)}, in which the device {_clause(one, part)}."
+    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
+    when = f"{format_frac(share)} of the {whole_of(one)}{whose} in which the device {_clause(one, part)}"
+    return f"No finding gives back any of the {when}."
 
 
 def steps_words(result: OfflineResult) -> str:

@@ -242,13 +242,14 @@ def test_a_cut_off_rank_is_not_held_against_whole_ones(tmp_path: Path) -> None:
     assert headline(result).startswith("Rank 0, the only whole one, works 30.0 %")
 
 
-def test_what_no_finding_is_about_is_said(tmp_path: Path) -> None:
+def test_what_no_finding_gives_back_is_said(tmp_path: Path) -> None:
     [one] = (result := analyze_paths([str(graphs(tmp_path / "graphs.json"))])).ranks
     lost = one.verdict.summary["unclaimed_ns"]
     buckets = one.verdict.summary["buckets"]
     assert Bucket.PRODUCTIVE not in lost and all(ns <= buckets[part] for part, ns in lost.items())
     share = format_frac(lost[Bucket.QUEUED] / one.verdict.summary["window_ns"])
-    said = f"No finding is about {share} of the step, in which the device waits though the next work is queued already."
+    when = f"{share} of the step in which the device waits though the next work is queued already"
+    said = f"No finding gives back any of the {when}."
     assert unclaimed_words(result) == said
     assert said.replace(" %", "\xa0%") in page(result)
     assert said in " ".join(CliRunner().invoke(analyze, [str(tmp_path / "graphs.json")]).stdout.split())
