@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,7 +89,8 @@ class Updates:
         """
         optimizer = self._optimizer
         settings = [_snapshot(group) for group in optimizer.param_groups]
-        scaling = _scaling(optimizer)
+        # A GradScaler that leaves unscaling to the optimizer gives it tensors that the device may still compute.
+        scaled = optimizer.__dict__.get("found_inf") is not None
         here = self._backend.mark("optimizer.step()")
         rest: list[list[nn.Parameter]] = []
         parts: dict[int, list[tuple[int, int, Tensor]]] = {}
@@ -105,21 +106,21 @@ class Updates:
         self._usual = {index: [(number, at) for number, at, _ in part] for index, part in parts.items()}
         for index in order:
             if index in parts:
-                work = _Work(parts[index], settings, scaling)
-                if not self._confirm(self._layers[index], work):
+                work = _Work(parts[index], settings)
+                if not self._confirm(self._layers[index], work, scaled=scaled):
                     self._run(self._layers[index], work, after=here)
         self._rest(rest)
         if self._store is not None:
             store, copied = self._store, rest_now()
             self._committed = self._lane.submit("the commit of the step to its files", lambda: store.commit(copied))
 
-    def _confirm(self, layer: Layer, asked: _Work) -> bool:
+    def _confirm(self, layer: Layer, asked: _Work, *, scaled: bool) -> bool:
         """Whether a layer's early update was the one that `step` asks for now; otherwise it is taken back."""
         work = self._provisional.get(layer.index)
         if work is None:
             return False
         if (
-            asked.scaling
+            scaled
             or asked.places != work.places
             or not all(_same_settings(asked.settings[number], work.settings[number]) for number, _ in work.places)
         ):
@@ -179,11 +180,11 @@ class Updates:
 
     # ---- a layer's update ------------------------------------------------------------------------------------------
 
-    def _part(self, groups: list[dict[str, Any]], state: Any, scaling: dict[str, Tensor] | None = None) -> Optimizer:
+    def _part(self, groups: list[dict[str, Any]], state: Any) -> Optimizer:
         part: Optimizer = object.__new__(self._kind)
         part.__dict__.update(self._optimizer.__dict__)
         part.__dict__.pop("step", None)
-        part.__dict__.update(scaling or {}, param_groups=groups, state=state)
+        part.__dict__.update(param_groups=groups, state=state)
         return part
 
     def _run(
@@ -200,7 +201,7 @@ class Updates:
             groups.setdefault(number, {**work.settings[number], "params": []})["params"].append(shadow)
             if layer.parameters[at] in state:
                 known[shadow] = state[layer.parameters[at]]
-        part = self._part(list(groups.values()), known, work.scaling)
+        part = self._part(list(groups.values()), known)
         before = [work.settings[number] for number in groups]
 
         def update() -> None:
@@ -286,18 +287,10 @@ class _Work:
     """(number of the group, place in the layer, gradient)"""
     settings: list[dict[str, Any]]
     """Of all groups."""
-    scaling: dict[str, Tensor] = field(default_factory=dict)
-    """What a GradScaler tells an optimizer that unscales gradients itself; empty where there is none."""
 
     @property
     def places(self) -> list[tuple[int, int]]:
         return [(number, at) for number, at, _ in self.gradients]
-
-
-def _scaling(optimizer: Optimizer) -> dict[str, Tensor]:
-    """As it is now: the scaler fills its scale anew after the step."""
-    told = {name: optimizer.__dict__.get(name) for name in ("grad_scale", "found_inf")}
-    return {name: value.clone() for name, value in told.items() if isinstance(value, Tensor)}
 
 
 def _snapshot(group: dict[str, Any]) -> dict[str, Any]:
