@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import PROFILER, Steps
+from tightship_analyzers.facts.steps import Steps
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.step_marks import PROFILER
 from tightship_platform.errors import Invalid, TightshipError
 
 

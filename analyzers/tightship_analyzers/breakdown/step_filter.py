@@ -10,8 +10,7 @@ import numpy as np
 from tightship_analyzers.trace.columns import Collectives, DeviceEvents, Int64s, Launches, Syncs, Table
 from tightship_analyzers.trace.joins import launch_rows, new_rows
 from tightship_analyzers.trace.model import Trace
-
-MARK = "ProfilerStep#"
+from tightship_analyzers.trace.step_marks import PROFILER
 
 T = TypeVar("T", bound=Table)
 
@@ -28,7 +27,7 @@ def marked_steps(trace: Trace) -> list[tuple[str, int, int]]:
     Marks of one name that share time are one step (torch writes one a thread); marks that do not are several, for a
     program may count from 0 again in each epoch.
     """
-    marks = trace.annotations_named(MARK)
+    marks = trace.annotations_named(PROFILER)
     steps: list[list[int]] = []
     newest: dict[int, list[int]] = {}
     for name, start, end in zip(marks.name.tolist(), marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True):

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tightship_analyzers.breakdown.step_filter import MARK, marked_steps
+from tightship_analyzers.breakdown.step_filter import marked_steps
 from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
-
-OPTIMIZER = "Optimizer.step#"
-START = OPTIMIZER + "before the first"
-"""No call of an optimizer: where a source without calls tells that its first step begins."""
+from tightship_analyzers.trace.step_marks import OPTIMIZER, PROFILER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ def steps(trace: Trace, *, bounds_ns: Int64s | None = None) -> tuple[StepTime, .
     else:
         spans = sorted(marked_steps(trace), key=lambda span: span[1:])
     if not spans:
-        return NotApplicable(f"needs marked steps ({MARK}…) or bounds of steps; the trace marks none")
+        return NotApplicable(f"needs marked steps ({PROFILER}…) or bounds of steps; the trace marks none")
     return tuple(_measured(trace, spans))
 
 

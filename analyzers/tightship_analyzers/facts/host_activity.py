@@ -12,12 +12,12 @@ from tightship_analyzers.facts.first_launches import loading_launches
 from tightship_analyzers.facts.loader_ranges import LOADER
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.saves import SAVE_FRAMES
-from tightship_analyzers.facts.steps import PROFILER
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_analyzers.trace.model import Names, Trace
 from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.step_marks import PROFILER
 
 MAX_SILENCE_NS = 1_000_000
 """Between two operators the host runs Python that a trace without stacks does not show. Up to this long that is what a

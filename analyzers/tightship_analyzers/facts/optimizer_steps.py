@@ -9,8 +9,7 @@ import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.trace.model import Annotations
-
-OPTIMIZER = "Optimizer.step#"
+from tightship_analyzers.trace.step_marks import OPTIMIZER
 
 
 @dataclass(frozen=True, slots=True, eq=False)

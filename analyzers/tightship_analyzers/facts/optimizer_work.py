@@ -10,12 +10,13 @@ import numpy as np
 from tightship_analyzers.facts.device_work import DeviceWork
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.op_tree import OpTree
-from tightship_analyzers.facts.optimizer_steps import OPTIMIZER, OptimizerSteps
+from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window import Window
 from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int32s, Table
+from tightship_analyzers.trace.step_marks import OPTIMIZER
 
 MAX_NAME = 60
 MANY_TENSORS = ("aten::_foreach_", "aten::_fused_")

@@ -7,13 +7,11 @@ from typing import Self
 
 import numpy as np
 
-from tightship_analyzers.breakdown.steps import START
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.period import Period
 from tightship_analyzers.trace.model import Annotations, Int64s, Trace
-
-PROFILER = "ProfilerStep#"
+from tightship_analyzers.trace.step_marks import PROFILER, START
 
 LONGER = "`tightship profile RUN --duration 30s` records for longer"
 HOW_TO_MARK = f'{LONGER}; what has no optimizer marks them itself: record_function(f"ProfilerStep#{{n}}")'

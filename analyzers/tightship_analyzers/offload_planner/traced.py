@@ -23,6 +23,7 @@ from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profi
 from tightship_analyzers.offload_planner.traced_layers import Layers, find_layers, within
 from tightship_analyzers.trace.model import Int64s, Trace
 from tightship_analyzers.trace.reader import open_trace
+from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_offload.errors import PlanError
 from tightship_offload.plan import Dtype, ModelSpec, Precision, Recompute
 
@@ -144,7 +145,7 @@ class _Reading:
         totals = [sum(forward[f]) + sum(backward[f]) for f in whole]
         spread = (max(totals) - min(totals)) / 2 / max(1, median(totals))
         batch, tokens = self._batch()
-        steps = len(self.trace.annotations_named("Optimizer.step#"))
+        steps = len(self.trace.annotations_named(OPTIMIZER))
         return Profile(
             model=ModelSpec(
                 name=self.layers.model[:200],
@@ -269,7 +270,7 @@ class _Reading:
                 first_nodes.setdefault(owner[0], start)
                 last_nodes[owner[0]] = max(end, last_nodes.get(owner[0], 0))
         before, head, after = [], [], []
-        steps = self.trace.annotations_named("Optimizer.step#").start_ns
+        steps = self.trace.annotations_named(OPTIMIZER).start_ns
         for number, one in enumerate(self.forwards):
             before.append(self._any(one.start_ns, one.layers[0].start_ns))
             if number in first_nodes:
@@ -360,7 +361,7 @@ class _Reading:
         )
 
     def _state_bytes(self) -> int:
-        marks: Any = self.trace.annotations_named("Optimizer.step#")
+        marks: Any = self.trace.annotations_named(OPTIMIZER)
         text = self.trace.names[int(marks.name[0])].lower() if len(marks) else ""
         return next((size for word, size in _STATE_BYTES if word in text), 8)
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightship_analyzers.breakdown.steps import START
 from tightship_analyzers.stragglers.op_table import Int64s, OpTable, OpTableError
 from tightship_analyzers.stragglers.op_types import COMMUNICATES, POINT_TO_POINT, OpType
 from tightship_analyzers.trace.columns import (
@@ -34,13 +33,14 @@ from tightship_analyzers.trace.columns import (
 )
 from tightship_analyzers.trace.model import Thread, Trace
 from tightship_analyzers.trace.names import Names
+from tightship_analyzers.trace.step_marks import OPTIMIZER, START
 
 COMPUTE_STREAM = 0
 """Of computation; transfers of type t are in stream 1 + t."""
 
 _SHARED = frozenset(COMMUNICATES) - {OpType.OPTIMIZER_CLIP_MAIN_GRAD}
 """Clipping computes norms and reduces them: mostly computation."""
-_STEP, _GARBAGE = "Optimizer.step#op table", "Python GC"
+_STEP, _GARBAGE = f"{OPTIMIZER}op table", "Python GC"
 
 
 def ranks_of(table: OpTable) -> list[int]:

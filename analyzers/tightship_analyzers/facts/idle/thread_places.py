@@ -8,13 +8,13 @@ import numpy as np
 
 from tightship_analyzers.facts.frames import is_user_frame
 from tightship_analyzers.facts.idle.place_book import MODULE, NONE, Labels, ModulePaths
-from tightship_analyzers.facts.steps import PROFILER
 from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.joins import order_of, sorted_distinct
 from tightship_analyzers.trace.model import HostOps, Names, Trace
 from tightship_analyzers.trace.open_rows import OpenRows
+from tightship_analyzers.trace.step_marks import PROFILER
 
 
 class Lane:

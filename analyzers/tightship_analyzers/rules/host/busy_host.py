@@ -68,6 +68,7 @@ from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
 from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
@@ -79,8 +80,7 @@ ISSUING = re.compile(r".*(Launch|Memcpy|Memset|MemPrefetch).*")
 DDP = "DistributedDataParallel.forward"
 COALESCING = re.compile(r"aten::(un)?flatten_dense_tensors")
 """Many tensors as one, and back: how DistributedDataParallel sends its buffers."""
-UPDATE = "Optimizer.step#"
-FUSED = re.compile(re.escape(UPDATE) + r"(SGD|Adam|AdamW|Adagrad)\.step")
+FUSED = re.compile(re.escape(OPTIMIZER) + r"(SGD|Adam|AdamW|Adagrad)\.step")
 """Updates that torch offers as one kernel. Source: https://pytorch.org/docs/stable/optim.html (`fused`)."""
 IS_FUSED = re.compile(r"aten::_fused_\w+")
 OWN_OF_TORCH = re.compile(r"torch\.distributed\.ddp\.reducer::.*|c10d::.*|record_param_comms")
@@ -173,7 +173,7 @@ def _of_torch(facts: Facts) -> tuple[Intervals, Intervals, Intervals]:
     def of_ops(pattern: re.Pattern[str]) -> Intervals:
         return Intervals.of_table(ops.take(names.mask(ops.name, lambda name: bool(pattern.fullmatch(name)))))
 
-    updates = trace.annotations_named(UPDATE)
+    updates = trace.annotations_named(OPTIMIZER)
     fusible = updates.take(names.mask(updates.name, lambda name: bool(FUSED.fullmatch(name))))
     fused = of_ops(IS_FUSED)
     fusible = fusible.take(fused.overlap_ns(fusible.start_ns, fusible.end_ns) == 0)
