@@ -20,7 +20,8 @@ from tightship_platform.units import NS_PER_S, format_bytes
 CHUNK_BYTES = 1 << 20
 TRACES = "traces"
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}", re.ASCII)
-_PARTIAL = ".partial-"
+PARTIAL = ".partial-"
+"""Between the name of a file that is being written and a random number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,11 @@ class ArtifactStore:
             raise Invalid("TIGHTSHIP_ARTIFACTS_URL", url, expected) from error
         self.url = url
 
+    @property
+    def shown_url(self) -> str:
+        """The URL without user and password, fit to be shown."""
+        return re.sub(r"//[^/]*@", "//", self.url, count=1)
+
     def write(self, key: str, chunks: Iterable[bytes], *, max_bytes: int, sha256: str | None = None) -> Stored:
         """Store a stream. A file that is too large, cut short by its sender, or of another hash leaves nothing behind;
         an older file of the same key stays until the new one is whole.
@@ -64,7 +70,7 @@ class ArtifactStore:
     def writing(self, key: str, *, max_bytes: int, sha256: str | None = None) -> Iterator[ArtifactWriter]:
         """As `write`, for a caller who gets its chunks piecemeal; the file appears when the block ends well."""
         path = self._path(key)
-        partial = f"{path}{_PARTIAL}{uuid.uuid4().hex}"
+        partial = f"{path}{PARTIAL}{uuid.uuid4().hex}"
         self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         kept = False
         try:
@@ -100,6 +106,15 @@ class ArtifactStore:
         with self.open(key) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
+
+    def read_start(self, key: str, size_bytes: int) -> bytes:
+        """At most that many bytes, as they are in the store now.
+
+        :raises NotFound: there is no such file.
+        """
+        self._files.invalidate_cache()
+        with self.open(key) as file:
+            return file.read(size_bytes)
 
     def size(self, key: str) -> int | None:
         """Bytes of the file; None when there is none."""

@@ -101,12 +101,12 @@ def remove_old_records() -> None:
 @_periodic
 def remove_old_files() -> None:
     """Remove trace files that are older than the settings keep them, and files that no trace names."""
-    settings, database = load_settings(), process_database()
-    with database.session() as session:
-        count = trace_files.give_up_old(session, keep_days=settings.keep_trace_days)
-    if count:
-        log.info("The files of %s go (TIGHTSHIP_KEEP_TRACE_DAYS=%d)", plural(count, "trace"), settings.keep_trace_days)
-    removed = trace_files.remove_unnamed(database, open_artifacts(settings))
+    settings = load_settings()
+    store = open_artifacts(settings)
+    removed = trace_files.sweep(process_database(), store, keep_days=settings.keep_trace_days)
+    if removed.traces:
+        traces = plural(removed.traces, "trace")
+        log.info("The files of %s go (TIGHTSHIP_KEEP_TRACE_DAYS=%d)", traces, settings.keep_trace_days)
     if removed.files:
         removed_bytes = format_bytes(removed.size_bytes)
         log.info("%s that no trace names went out of the store (%s)", plural(removed.files, "file"), removed_bytes)

@@ -1,4 +1,4 @@
-"""Files of the trace store on both databases: late uploads, and files that no row names."""
+"""Files of the trace store on both databases: late uploads, and what a sweep removes and what it may not touch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from records import S, started, told
 from sqlalchemy import delete, select
 from waiting import wait_for
 
-from tightship_platform import capture_flow, ingest, trace_files
+from tightship_platform import capture_flow, ingest, store_owner, trace_files
 from tightship_platform.artifacts import ArtifactStore, Stored, trace_key
 from tightship_platform.database import Database
 from tightship_platform.errors import Conflict
 from tightship_platform.models import Run, Trace
+from tightship_platform.retention import DAY_NS
+from tightship_platform.trace_files import Removed
 from tightship_platform.units import now_ns
 from tightship_platform.wire import LeaseRequest
 
 LATER = now_ns() + 2 * trace_files.SETTLED_NS
 """By then everything that the tests write now is old."""
+FOREVER = 0
+"""Days for which traces are kept."""
 
 
 @pytest.fixture(params=["sqlite", POSTGRES])
@@ -34,14 +38,26 @@ def served(request: pytest.FixtureRequest, make_platform_env: Callable[..., Plat
         yield running
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(str(tmp_path / "store"))
+@pytest.fixture(params=["folder", "memory"])
+def store(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> ArtifactStore:
+    """A store of the database's installation, once of each kind."""
+    urls = {"folder": str(tmp_path / "store"), "memory": f"memory://{os.urandom(8).hex()}"}
+    made = ArtifactStore(urls[request.param])
+    store_owner.claim(database, made)
+    return made
 
 
-def _put(store: ArtifactStore, key: str, content: bytes, rank: int = 0) -> Stored:
+def _put(store: ArtifactStore, key: str, content: bytes, rank: int = 0, run: str = "a1") -> Stored:
     hashed = sha256(content)
-    return store.write(trace_key("a1", key, rank, hashed), [content], max_bytes=1 << 20, sha256=hashed)
+    return store.write(trace_key(run, key, rank, hashed), [content], max_bytes=1 << 20, sha256=hashed)
+
+
+def _sweep(database: Database, store: ArtifactStore, now: int | None = LATER, days: int = FOREVER) -> Removed:
+    return trace_files.sweep(database, store, keep_days=days, now=now)
+
+
+def _traces(store: ArtifactStore) -> list[str]:
+    return [file for file in store.files("traces") if file != store_owner.MARKER]
 
 
 class SlowUpload:
@@ -90,7 +106,7 @@ def test_a_late_upload_of_an_earlier_attempt_replaces_nothing(served: Served, to
         assert http.get(f"/traces/{trace}/file").content == new
         assert [(row["sha256"], row["bytes"]) for row in capture.now()["ranks"]] == [(sha256(new), len(new))]
         store = ArtifactStore(served.settings.artifacts_url)
-        removed = trace_files.remove_unnamed(served.database, store, now=LATER)
+        removed = _sweep(served.database, store)
         assert (removed.files, removed.size_bytes) == (1, len(old))
         assert http.get(f"/traces/{trace}/file").content == new
 
@@ -111,7 +127,9 @@ def test_a_file_of_another_attempt_is_not_what_completes_the_capture(database: D
         assert done.completed
 
 
-def test_only_old_files_that_no_row_names_are_removed(database: Database, store: ArtifactStore, tmp_path: Path) -> None:
+def test_only_old_files_of_our_captures_that_no_row_names_are_removed(database: Database, tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "store"))
+    store_owner.claim(database, store)
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session, (0, 1))
@@ -119,19 +137,22 @@ def test_only_old_files_that_no_row_names_are_removed(database: Database, store:
     with database.session() as session:
         trace_files.record(session, store, key, kept, rank=0, pid=100, host="h1", now=NOW)
     foreign = store.write("traces/readme.txt", [b"mine"], max_bytes=99), store.write("other/x", [b"y"], max_bytes=99)
-    unnamed = [_put(store, key, b"refused"), _put(store, "deleted", b"run")]
-    dead = tmp_path / "store" / f"{kept.key}.partial-{'0' * 32}"
+    named_alike = store.write(f"traces/a1/{key}/rank-0-notes.json.gz", [b"z"], max_bytes=99)
+    _put(store, key, b"refused")
+    unknown = _put(store, "elsewhere", b"capture"), _put(store, key, b"another run", run="a2")
+    dead = tmp_path / "store" / f"{unknown[0].key}.partial-{'0' * 32}"
     dead.write_bytes(b"half")
     everything = store.files("traces")
-    assert trace_files.remove_unnamed(database, store).files == 0
+    assert _sweep(database, store, now=None).files == 0
     assert store.files("traces") == everything
     an_hour_ago = now_ns() / S - trace_files.SETTLED_NS / S - 1
-    for file in (*(tmp_path / "store" / stored.key for stored in (*unnamed, kept, *foreign)), dead):
+    for file in (*(tmp_path / "store" / file for file in everything), dead):
         os.utime(file, (an_hour_ago, an_hour_ago))
     young = _put(store, key, b"on its way")
-    removed = trace_files.remove_unnamed(database, store)
-    assert (removed.files, removed.size_bytes) == (3, len("refused") + len("run") + len("half"))
-    assert store.files("traces") == sorted([kept.key, young.key, foreign[0].key])
+    removed = _sweep(database, store, now=None)
+    assert (removed.files, removed.size_bytes) == (2, len("refused") + len("half"))
+    left = {file.key for file in (kept, young, foreign[0], named_alike, *unknown)}
+    assert set(store.files("traces")) == left | {store_owner.MARKER}
     assert store.size(foreign[1].key) == 1
 
 
@@ -142,7 +163,7 @@ def test_a_file_that_was_removed_before_its_row_was_written_is_asked_for_again(
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session)
     stored = _put(store, key, b"slow")
-    assert trace_files.remove_unnamed(database, store, now=LATER).files == 1
+    assert _sweep(database, store).files == 1
     recorded: dict[str, Any] = {"rank": 0, "pid": 100, "host": "h1", "now": NOW}
     with database.session() as session, pytest.raises(Conflict, match="removed before it was recorded; send it again"):
         trace_files.record(session, store, key, stored, **recorded)
@@ -151,21 +172,86 @@ def test_a_file_that_was_removed_before_its_row_was_written_is_asked_for_again(
         assert trace_files.record(session, store, key, _put(store, key, b"slow"), **recorded).completed
 
 
-def test_the_files_of_a_deleted_run_go_with_it(database: Database, store: ArtifactStore) -> None:
+def test_the_files_of_a_run_that_the_database_no_longer_has_stay(database: Database, store: ArtifactStore) -> None:
+    """As after a database was restored: they may be all that is left."""
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session)
     with database.session() as session:
         trace_files.record(session, store, key, _put(store, key, b"x"), rank=0, pid=100, host="h1", now=NOW)
-    assert trace_files.remove_unnamed(database, store, now=LATER).files == 0
+    before = _traces(store)
+    found = trace_files.find_removable(database, store, keep_days=FOREVER, now=LATER)
+    assert (found.files, found.kept, found.unknown) == ([], 1, 0)
     with database.session() as session:
         session.execute(delete(Run))
-    assert trace_files.remove_unnamed(database, store, now=LATER).files == 1
-    assert store.files("traces") == []
+    found = trace_files.find_removable(database, store, keep_days=FOREVER, now=LATER)
+    assert (found.files, found.kept, found.unknown) == ([], 1, 1)
+    assert _sweep(database, store).files == 0
+    assert _traces(store) == before
 
 
-def test_other_stores_are_tidied_alike(database: Database) -> None:
-    store = ArtifactStore(f"memory://{os.urandom(8).hex()}")
-    _put(store, "c1", b"x")
-    assert trace_files.remove_unnamed(database, store).files == 0
-    assert trace_files.remove_unnamed(database, store, now=LATER).files == 1
+def test_a_file_that_got_its_row_since_it_was_found_stays(database: Database, store: ArtifactStore) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session, (0, 1))
+    late, dead = _put(store, key, b"late"), _put(store, key, b"dead", rank=1)
+    found = trace_files.find_removable(database, store, keep_days=FOREVER, now=LATER)
+    assert found.files == [late.key, dead.key]
+    with database.session() as session:
+        trace_files.record(session, store, key, late, rank=0, pid=100, host="h1", now=NOW)
+    assert trace_files.remove(database, store, found, keep_days=FOREVER, now=LATER).files == 1
+    assert _traces(store) == [late.key]
+
+
+def _captured(database: Database, store: ArtifactStore, ranks: int) -> str:
+    """An analyzed capture with a file of each rank; returns its key."""
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session, range(ranks))
+    for rank in range(ranks):
+        stored = _put(store, key, b"%d" % rank, rank)
+        with database.session() as session:
+            trace_files.record(session, store, key, stored, rank=rank, pid=100 + rank, host="h1", now=NOW)
+    with database.session() as session:
+        capture_flow.analyzed(session, key, now=NOW)
+    return key
+
+
+def test_old_traces_lose_their_files(database: Database, store: ArtifactStore) -> None:
+    _captured(database, store, 3)
+    due = NOW + 90 * DAY_NS
+    assert _sweep(database, store, now=due, days=90) == Removed()
+    assert _sweep(database, store, now=max(LATER, due + 1), days=FOREVER) == Removed()
+    assert _sweep(database, store, now=max(LATER, due + 1), days=90) == Removed(files=3, size_bytes=3, traces=3)
+    assert _traces(store) == []
+    with database.session() as session:
+        assert all(session.scalars(select(Trace.removed_ns)))
+
+
+@pytest.mark.parametrize(("unnamed", "refused"), [(10, False), (11, False), (12, True)])
+def test_no_sweep_takes_most_of_the_store_by_itself(
+    database: Database, store: ArtifactStore, unnamed: int, refused: bool
+) -> None:
+    """Eleven files are named; up to ten may always go."""
+    key = _captured(database, store, 11)
+    files = [_put(store, key, b"unnamed %d" % number).key for number in range(unnamed)]
+    before = _traces(store)
+    if not refused:
+        assert _sweep(database, store).files == unnamed
+        assert set(_traces(store)) == set(before) - set(files)
+        return
+    with pytest.raises(Conflict, match=r"^12 of the 23 trace files in .* run `tightship db sweep-traces`$"):
+        _sweep(database, store)
+    assert _traces(store) == before
+    found = trace_files.find_removable(database, store, keep_days=FOREVER, now=LATER)
+    assert trace_files.remove(database, store, found, keep_days=FOREVER, now=LATER).files == 12
+
+
+def test_a_clock_that_jumps_gives_up_nothing(database: Database, store: ArtifactStore) -> None:
+    _captured(database, store, 11)
+    before = _traces(store)
+    with pytest.raises(Conflict, match=r"^11 of the 11 trace files .* check the clock and TIGHTSHIP_KEEP_TRACE_DAYS"):
+        _sweep(database, store, now=NOW + 4000 * DAY_NS, days=90)
+    assert _traces(store) == before
+    with database.session() as session:
+        assert not any(session.scalars(select(Trace.removed_ns)))

@@ -25,7 +25,8 @@ from tightship_platform.wire import CaptureParams, CaptureRequest
 
 
 def stored_files(served: Served) -> list[Path]:
-    return [path for path in Path(served.settings.artifacts_url).rglob("*") if path.is_file()]
+    """What uploads left in the store."""
+    return [path for path in Path(served.settings.artifacts_url).rglob("rank-*") if path.is_file()]
 
 
 def queued(served: Served) -> list[tuple[str, list[Any]]]:

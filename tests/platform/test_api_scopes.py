@@ -35,6 +35,7 @@ NEEDED = {
     ("GET", "/captures"): Scope.READ,
     ("GET", "/captures/{key}"): Scope.READ,
     ("GET", "/traces/{key}/file"): Scope.READ,
+    ("GET", "/store"): Scope.READ,
     ("GET", "/findings"): Scope.READ,
     ("GET", "/findings/{key}"): Scope.READ,
     ("GET", "/opportunities"): Scope.READ,

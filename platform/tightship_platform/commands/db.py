@@ -1,15 +1,19 @@
-"""`tightship db`: the database's schema."""
+"""`tightship db`: the database's schema, and the artifact store that belongs to it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
+from tightship_platform.errors import TightshipError
 from tightship_platform.settings import load_settings
 
 
 @click.group()
 def db() -> None:
-    """Create, upgrade and inspect the database's schema (TIGHTSHIP_DATABASE_URL)."""
+    """Look after the database (TIGHTSHIP_DATABASE_URL) and its artifact store."""
 
 
 @db.command()
@@ -47,3 +51,63 @@ def status() -> None:
 
     with database.open_database(settings) as opened:
         click.echo(f"{opened.shown_url} has schema {schema.head()}, this release's newest.")
+
+
+@db.command("adopt-store")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+def adopt_store(yes: bool) -> None:
+    """Make the store at TIGHTSHIP_ARTIFACTS_URL this installation's.
+
+    Old trace files are removed only from an installation's own store. This is for one that was moved or restored, or
+    that an older release filled. Any other installation that uses the store,
+    a copy of this database included, removes nothing from it afterwards.
+    """
+    settings = load_settings()
+    from tightship_platform import artifacts, database, store_owner
+
+    store = artifacts.open_artifacts(settings)
+    with database.open_database(settings) as opened, _store_in_one_line():
+        if not yes:
+            with opened.session() as session:
+                fault = store_owner.find_fault(session, store)
+            click.echo(fault or f"The artifact store {store.shown_url} is this installation's or empty.")
+            click.confirm(f"Make it the store of {opened.shown_url}?", abort=True)
+        adopted = store_owner.adopt(opened, store)
+    click.echo(f"{store.shown_url} belongs to this installation now ({adopted}).")
+
+
+@db.command("sweep-traces")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+def sweep_traces(yes: bool) -> None:
+    """Remove old and orphaned trace files, however many.
+
+    Those older than TIGHTSHIP_KEEP_TRACE_DAYS, and those of interrupted or refused uploads, which no trace names.
+    The worker does so every hour, unless more than half of the files would go. Files younger than an hour, and those of
+    captures that the database does not know, stay.
+    """
+    settings = load_settings()
+    from tightship_platform import artifacts, database, trace_files
+    from tightship_platform.units import format_bytes, plural
+
+    store, days = artifacts.open_artifacts(settings), settings.keep_trace_days
+    with database.open_database(settings) as opened, _store_in_one_line():
+        found = trace_files.find_removable(opened, store, keep_days=days)
+        total, partial = len(found.files) + found.kept, plural(len(found.partials), "half-written file")
+        click.echo(
+            f"{store.shown_url}: {len(found.files)} of {plural(total, 'trace file')} and {partial} can go; "
+            f"{found.unknown} of captures that the database does not know stay."
+        )
+        if not yes and (found.files or found.partials):
+            click.confirm("Remove them?", abort=True)
+        removed = trace_files.remove(opened, store, found, keep_days=days)
+    click.echo(f"Removed {plural(removed.files, 'file')} ({format_bytes(removed.size_bytes)}).")
+
+
+@contextmanager
+def _store_in_one_line() -> Iterator[None]:
+    """Say in one line why the artifact store cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        why = " ".join(str(error).split())
+        raise TightshipError(f"The artifact store cannot be used ({why}); check TIGHTSHIP_ARTIFACTS_URL") from error

@@ -2,7 +2,7 @@
 
 from tightship_platform.models.access import Audit, Token
 from tightship_platform.models.base import Base
-from tightship_platform.models.captures import Capture, CaptureSchedule, Trace
+from tightship_platform.models.captures import Capture, CaptureSchedule, Installation, Trace
 from tightship_platform.models.inventory import Device, Host
 from tightship_platform.models.judgement import Action, Finding, Opportunity, Plan, Verification
 from tightship_platform.models.metrics import HostSample, RemovedDay, Rollup, RunSample, Sample, StepStat
@@ -19,6 +19,7 @@ __all__ = [
     "Finding",
     "Host",
     "HostSample",
+    "Installation",
     "Opportunity",
     "Plan",
     "RemovedDay",

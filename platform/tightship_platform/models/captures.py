@@ -1,4 +1,4 @@
-"""Captures (requests for a trace), their schedules, and the trace files that came of them."""
+"""Captures (requests for a trace), their schedules, the trace files that came of them, and whose store holds these."""
 
 from __future__ import annotations
 
@@ -83,3 +83,12 @@ class Trace(Base):
 
     run: Mapped[Run] = relationship()
     capture: Mapped[Capture | None] = relationship(back_populates="traces")
+
+
+class Installation(Base):
+    """The one row that names this installation: see [Note: one store, one installation] in `store_owner`."""
+
+    __tablename__ = "installation"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    key: Mapped[str] = mapped_column(String(32))

@@ -8,9 +8,10 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import JSONResponse
 
-from tightship_platform import __version__, schema
+from tightship_platform import __version__, schema, store_owner
 from tightship_platform.api.reply import Config, Db, reply
 from tightship_platform.api.scopes import needs, route_scopes, scoped_router
+from tightship_platform.artifacts import open_artifacts
 from tightship_platform.celery_app import broker_answers
 from tightship_platform.errors import TightshipError
 from tightship_platform.vocabulary import Scope
@@ -40,6 +41,17 @@ def health(database: Db, settings: Config) -> JSONResponse:
         "schema": version,
     }
     return JSONResponse(body, status_code=200 if works else 503)
+
+
+@router.get("/store", dependencies=[needs(Scope.READ)], response_model=None)
+def store(database: Db, settings: Config) -> JSONResponse:
+    """Whose the artifact store is: `fault` says why nothing may be removed from it; null: it is this installation's."""
+    try:
+        with database.session() as session:
+            fault = store_owner.find_fault(session, open_artifacts(settings))
+    except (TightshipError, OSError) as error:
+        fault = f"The artifact store cannot be read ({' '.join(str(error).split())})"
+    return reply({"fault": fault})
 
 
 @router.get("/openapi.json", dependencies=[needs(Scope.READ)], include_in_schema=False, response_model=None)

@@ -10,7 +10,7 @@ from fastapi import Header, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 
-from tightship_platform import capture_flow, trace_files
+from tightship_platform import capture_flow, store_owner, trace_files
 from tightship_platform.api.reply import Config, Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.artifacts import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
@@ -18,6 +18,7 @@ from tightship_platform.celery_app import ANALYZE_CAPTURE, send
 from tightship_platform.database import Database
 from tightship_platform.errors import NotFound, TightshipError, TooLarge
 from tightship_platform.reads import captures
+from tightship_platform.settings import Settings
 from tightship_platform.units import format_bytes
 from tightship_platform.vocabulary import Scope
 
@@ -58,7 +59,7 @@ async def put_trace(
         )
     # Before the first byte is read: a file that nobody wants is refused, not received.
     artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt)
-    store = await run_in_threadpool(open_artifacts, settings)
+    store = await run_in_threadpool(_open_store, database, settings)
     stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
     trace_id, completed = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt)
     if completed:
@@ -72,6 +73,13 @@ def _expected_key(
     with database.session() as session:
         capture = capture_flow.check_trace(session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt)
         return trace_key(capture.run.key, capture.key, rank, sha256)
+
+
+def _open_store(database: Database, settings: Settings) -> ArtifactStore:
+    """The store; one without traces becomes this installation's, so that sweeps may remove files from it."""
+    store = open_artifacts(settings)
+    store_owner.claim(database, store)
+    return store
 
 
 async def _receive(request: Request, store: ArtifactStore, artifact: str, max_bytes: int, sha256: str) -> Stored:
