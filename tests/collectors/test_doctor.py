@@ -326,3 +326,26 @@ def test_artifacts_where_the_server_is_this_machine(tmp_path: Path) -> None:
         ):
             here = Settings(home=settings.home, server=settings.server, artifacts_url=url)
             assert rows_of(server_checks(here))["artifacts"].state == state, url
+
+
+def test_a_store_of_another_installation() -> None:
+    said = {"fault": "The artifact store x belongs to installation y"}
+    with Stranger(200, HEALTH, paths={"/store": said}) as settings:
+        row = rows_of(server_checks(settings))["artifacts"]
+    assert (row.state, row.detail) == (WRONG, f"{said['fault']}: no trace file is ever removed")
+    assert "tightship db adopt-store" in row.advice
+
+
+def test_the_doctor_of_a_server_whose_store_holds_foreign_traces(rig: Rig) -> None:
+    rig.start_server()
+    _, rows = doctor(rig)
+    assert rows["artifacts"]["state"] == OK
+    foreign = rig.home / "artifacts" / "traces" / "a1" / "c1" / "rank-0.json.gz"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"x")
+    code, rows = doctor(rig)
+    assert (code, rows["artifacts"]["state"]) == (1, WRONG)
+    assert "holds traces and carries no installation id" in rows["artifacts"]["detail"]
+    assert rig.run("db", "adopt-store", "--yes").returncode == 0
+    _, rows = doctor(rig)
+    assert rows["artifacts"]["state"] == OK

@@ -49,8 +49,9 @@ def server_checks(settings: Settings) -> Iterator[Check]:
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             detail = f"{settings.server} stopped answering as it should: {error!r}"
             yield Check(check="server", state=WRONG, detail=detail, advice="look at the server's log")
+        fault = _store_fault(http)
     yield from _worker(settings)
-    yield _artifacts(settings)
+    yield _artifacts(settings, fault)
 
 
 def _health(answer: httpx.Response) -> dict[str, Any]:
@@ -166,7 +167,24 @@ def _worker(settings: Settings) -> Iterator[Check]:
         yield Check(check="worker", state=WRONG, detail=detail, advice=advice)
 
 
-def _artifacts(settings: Settings) -> Check:
+def _store_fault(http: httpx.Client) -> str | None:
+    """The server's line on why it removes nothing from its store; None: nothing is wrong, or it does not answer."""
+    try:
+        answer = http.get("/store")
+        said = answer.json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    fault = said.get("fault") if answer.is_success and isinstance(said, dict) else None
+    return str(fault) if fault else None
+
+
+def _artifacts(settings: Settings, fault: str | None) -> Check:
+    if fault is not None:
+        detail = f"{fault}: no trace file is ever removed"
+        advice = (
+            "on the server: if the store is its own run `tightship db adopt-store`, else set TIGHTSHIP_ARTIFACTS_URL"
+        )
+        return Check(check="artifacts", state=WRONG, detail=detail, advice=advice)
     url = settings.artifacts_url
     local = urlsplit(settings.server).hostname in ("127.0.0.1", "localhost", "::1")
     if not local:
