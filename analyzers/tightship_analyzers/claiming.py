@@ -110,6 +110,25 @@ def portion(spans: Intervals, frac: float) -> Intervals:
     return Intervals.of(spans.start_ns, spans.start_ns + kept_ns)
 
 
+class Moved(NamedTuple):
+    """What can come back at most of host time that other threads take over."""
+
+    claims: Intervals
+    spans: Intervals
+    """The host time that this corresponds to."""
+    most_ns: int
+    """Over the window."""
+
+
+def moved(facts: Facts, claims: Intervals, spans: Intervals, *, work_ns: int, threads: int) -> Moved:
+    """Of the claims and the host time behind them what goes where `threads` threads take over `work_ns` of work: they
+    need a share of that each, however many cores are idle, and the window does not get shorter than it."""
+    most_ns = max(0, facts[Window].window_ns - work_ns // threads)
+    if claims.measure_ns <= most_ns:
+        return Moved(claims, spans, most_ns)
+    return Moved(portion(claims, most_ns / claims.measure_ns), portion(spans, most_ns / spans.measure_ns), most_ns)
+
+
 def mostly_in(facts: Facts, op: Int64s, cost_ns: Int64s) -> Evidence | None:
     """Which modules the operators belong to, where stacks tell."""
     modules = facts[Places].modules(op, cost_ns)

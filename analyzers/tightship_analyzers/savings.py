@@ -8,6 +8,11 @@ thing happens, how much of it can be hidden) stays: its low and high keep their 
 of the unchanged simulation is added on both sides. Where the rule's own low end, from what was measured, is below that,
 it stands. Findings are simulated one by one, and together where they are shown together: two calls that wait for the
 same kernel save nothing alone, for the other one inherits the wait.
+
+[Note: work that moves to other cores] A simulation takes the cores that the edited program needs for idle. The cores of
+a host that feeds an accelerator are not the device, and there that stands. On a CPU they are the device: loader workers
+or a thread that writes compete with the computation, and a trace does not hold the processor time that would show idle
+cores. So nothing is simulated there: the saving is a bound, and its low end is 0.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ from tightship_platform.vocabulary import Method
 
 def saving_without(facts: Facts, edits: Edits, *, asker: str | None = None) -> Saving | NotApplicable:
     """What the mean step would lose with these edits, or why that cannot be simulated (then savings are bounds)."""
+    if _competes(facts, edits):
+        return NotApplicable("needs idle cores, which the trace does not show")
     known, window = facts.get(DependencyGraph, asker=asker), facts.get(Window, asker=asker)
     if isinstance(window, NotApplicable):
         return window
@@ -56,7 +63,8 @@ def simulated(facts: Facts, finding: Finding) -> Finding:
     found, bound = saving_without(facts, finding.without, asker=finding.rule), finding.saving
     if isinstance(found, NotApplicable):
         why = fact(f"A bound, not simulated: {found.reason}")
-        return replace(finding, evidence=[*finding.evidence, why])
+        least = 0 if _competes(facts, finding.without) else bound.low
+        return replace(finding, saving=replace(bound, low=least), evidence=[*finding.evidence, why])
     low, high = found.low, found.high
     if bound.value:
         low = min(found.low * bound.low // bound.value, bound.low)
@@ -80,3 +88,8 @@ def simulated_together(facts: Facts, findings: Sequence[Finding]) -> Saving | No
         return None
     found = saving_without(facts, reduce(or_, edits))
     return None if isinstance(found, NotApplicable) else found
+
+
+def _competes(facts: Facts, edits: Edits) -> bool:
+    """Does work move to cores that are themselves the device?"""
+    return edits.needs_cores and facts.trace.device_kind == "cpu"

@@ -35,12 +35,20 @@ class Edits:
     """Rows of `Trace.device_events` that need no launch of their own: each follows, without a gap, the event before it
     in its stream, as in a fused kernel or a CUDA graph, but not before its thread has come to it. The host time of
     their launches is not part of this."""
+    needs_cores: bool = False
+    """Host time that goes has moved: it runs beside the rest, on cores that have to be idle."""
 
     @classmethod
     def without_host(cls, tid: int, spans: Intervals) -> Edits:
-        """This time of a thread goes: a loader that runs in workers, a save in the background, dispatch that a compiled
-        region does not need. Waiting for the device within is not host time; see `without_syncs`."""
+        """This time of a thread goes: dispatch that a compiled region does not need, a log line that is not written.
+        Waiting for the device within is not host time; see `without_syncs`."""
         return cls(host={tid: spans})
+
+    @classmethod
+    def moved_host(cls, tid: int, spans: Intervals) -> Edits:
+        """This time of a thread moves to other threads or processes: a loader that runs in workers, a save in the
+        background. For the thread it goes, as by `without_host`; it still takes the time of other cores."""
+        return cls(host={tid: spans}, needs_cores=True)
 
     @classmethod
     def without_syncs(cls, tid: int, spans: Intervals) -> Edits:
@@ -85,6 +93,7 @@ class Edits:
             syncs=_joined(self.syncs, other.syncs),
             device=device,
             joined=self.joined | other.joined,
+            needs_cores=self.needs_cores or other.needs_cores,
         )
 
 

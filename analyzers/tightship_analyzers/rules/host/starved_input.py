@@ -18,13 +18,16 @@ loader = DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=Tr
 ```
 If that is not enough: decode once and cache the result, use a faster decoder, or move augmentation to the device.
 
-The saving reaches from what one worker would hide (it needs a free core, and hides at most as much as the rest of the
-step takes) to all of the wait. With workers already the low end is 0: whether twice as many make twice as many batches
-depends on cores and disks, which a trace does not show.
+The saving reaches from what one worker would hide (at most as much as the step takes without the loader) to all of the
+wait, where the workers suggested can make the batches in time. With workers already the high end is half of the step,
+for twice as many make at most twice as many batches; and the low end is 0: whether they do depends on cores and disks.
+
+All of this takes idle cores of the host. A job that computes on the CPU needs these cores itself, and a trace does not
+show which of them are idle: there the saving is a bound, and its low end is 0.
 
 ## Known misses
-Programs that load without torch's `DataLoader`. Copies to the device that follow the loader. On a host without an
-accelerator workers and training share the cores, so the high end needs idle cores.
+Programs that load without torch's `DataLoader`. Copies to the device that follow the loader. What it costs to hand a
+batch from a worker to the training process.
 
 ## Source
 torch annotates each fetch as `enumerate(DataLoader)#<iterator>.__next__`. The 5 % are the threshold of the PyTorch
@@ -38,7 +41,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tightship_analyzers.claiming import in_window, share_of, time_of, unit_of, within_window
+from tightship_analyzers.claiming import in_window, moved, share_of, time_of, unit_of, within_window
 from tightship_analyzers.evidence import Evidence, change, fact, worst_gap
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames, place_of
@@ -71,17 +74,23 @@ def judge(facts: Facts) -> Judgement:
 def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Intervals) -> Finding:
     wait_ns = claims.measure_ns // window.count
     rest_ns = max(1, window.mean_ns - wait_ns)
-    # One worker hides as much as the rest of the step takes; what more of them bring, cores and disks decide.
-    sure_ns = min(wait_ns, rest_ns) if loader.in_process else 0
-    workers = min(MAX_WORKERS, math.ceil(wait_ns / rest_ns))
+    loading_ns = loader.spans.measure_ns
+    workers = max(2, min(MAX_WORKERS, math.ceil(loading_ns / window.count / rest_ns)))
+    if loader.in_process:
+        back = moved(facts, claims, loader.spans, work_ns=loading_ns, threads=workers)
+        sure_ns = moved(facts, claims, loader.spans, work_ns=loading_ns, threads=1).claims.measure_ns
+    else:
+        # The workers keep the device waiting, so a batch takes them a whole step.
+        back = moved(facts, claims, loader.spans, work_ns=window.window_ns, threads=2)
+        sure_ns = 0
     hot, hot_frac = _hot_function(facts, claims)
     loop = _loop_place(facts, loader)
     share = claims.measure_ns / window.window_ns
     if loader.in_process:
         title = f"The device waits {share_of(facts, claims)} for a loader without workers"
-        fix = f"Give the DataLoader workers: num_workers={max(2, workers)}, persistent_workers=True"
+        fix = f"Give the DataLoader workers: num_workers={workers}, persistent_workers=True"
         before = "DataLoader(dataset, batch_size=…)"
-        after = f"DataLoader(dataset, batch_size=…, num_workers={max(2, workers)}, persistent_workers=True)"
+        after = f"DataLoader(dataset, batch_size=…, num_workers={workers}, persistent_workers=True)"
     else:
         title = f"The device waits {share_of(facts, claims)} for its loader's workers"
         fix = "Double the DataLoader's num_workers, or make a batch cheaper (cache decoded data, faster decoder)"
@@ -93,6 +102,9 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Interva
         fact(f"Idle under the loader: {time_of(facts, claims.measure_ns)}", share, "frac"),
         fact(f"{plural(loader.calls, 'batch', 'batches')} fetched {in_window(facts)}", loader.calls, "batches"),
     ]
+    if back.claims.measure_ns < claims.measure_ns:
+        times = f"{workers} times as many as one" if loader.in_process else "twice as many batches"
+        evidence.append(fact(f"At most {share_of(facts, back.claims)} comes back: the workers then make {times}"))
     if hot:
         evidence.append(fact(f"{format_frac(hot_frac)} of the wait is spent in {hot}", hot_frac, "frac"))
     if loop:
@@ -105,15 +117,15 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Interva
         fix=fix,
         saving=Saving.per_step(
             window.count,
-            value_ns=claims.measure_ns,
-            low_ns=sure_ns * window.count,
-            high_ns=claims.measure_ns,
+            value_ns=back.claims.measure_ns,
+            low_ns=sure_ns,
+            high_ns=back.claims.measure_ns,
         ),
         unit=unit_of(facts),
-        share_frac=share,
+        share_frac=back.claims.measure_ns / window.window_ns,
         evidence=[*([gap] if gap else []), *evidence, change(before, after)],
-        claims=claims,
-        without=Edits.without_host(window.tid, loader.spans),
+        claims=back.claims,
+        without=Edits.moved_host(window.tid, back.spans),
     )
 
 

@@ -25,7 +25,11 @@ or `torch.distributed.checkpoint.async_save`. Or save less often: as often as th
 (Young's formula: interval = √(2 × cost of a save × mean time between failures)).
 
 A window of n steps with k saves could have caught one save too many or missed one, hence low = (k − 1)/k and
-high = (k + 1)/k of the value; a single save says nothing about how often it happens, so its low end is 0.
+high = (k + 1)/k of the value; a single save says nothing about how often it happens, so its low end is 0. A thread that
+writes needs the time of the saves too: no step gets shorter than that.
+
+Saving in the background takes an idle core of the host. A job that computes on the CPU needs the cores itself, and a
+trace does not show which of them are idle: there the saving is a bound, and its low end is 0.
 
 ## Known misses
 Needs Python stacks. The copy of the state that an asynchronous save still makes is not subtracted. Gathering the state
@@ -38,7 +42,7 @@ before the save (`state_dict()` of a sharded model) is not counted. Custom forma
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import in_window, time_of, unit_of, within_window
+from tightship_analyzers.claiming import in_window, moved, time_of, unit_of, within_window
 from tightship_analyzers.evidence import change, fact, worst_gap
 from tightship_analyzers.facts.device_busy import DeviceGaps
 from tightship_analyzers.facts.frames import ThreadFrames
@@ -65,6 +69,8 @@ def judge(facts: Facts) -> Judgement:
 
 def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> Finding:
     total_ns, count = claims.measure_ns, len(saves.calls)
+    back = moved(facts, claims, saves.spans, work_ns=saves.spans.measure_ns, threads=1)
+    back_ns = back.claims.measure_ns
     share = total_ns / window.window_ns
     evidence = [
         fact(
@@ -83,12 +89,12 @@ def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> F
         "torch.distributed.checkpoint.async_save; or save less often",
         saving=Saving.per_step(
             window.count,
-            value_ns=total_ns,
-            low_ns=total_ns * (count - 1) // count,
-            high_ns=min(window.window_ns, total_ns * (count + 1) // count),
+            value_ns=back_ns,
+            low_ns=back_ns * (count - 1) // count,
+            high_ns=min(back.most_ns, total_ns * (count + 1) // count),
         ),
         unit=unit_of(facts),
-        share_frac=share,
+        share_frac=back_ns / window.window_ns,
         evidence=[
             *([gap] if gap else []),
             *evidence,
@@ -98,9 +104,9 @@ def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> F
                 "writer.submit(torch.save, copy.deepcopy(state), path)",
             ),
         ],
-        claims=claims,
+        claims=back.claims,
         # Copies of the state to the host are part of the save, and so is the wait for them.
-        without=Edits.without_host(window.tid, saves.spans) | Edits.without_syncs(window.tid, saves.spans),
+        without=Edits.moved_host(window.tid, back.spans) | Edits.without_syncs(window.tid, back.spans),
     )
 
 
