@@ -13,11 +13,14 @@ from tightship_platform.vocabulary import Bucket
 
 
 def print_report(result: dict[str, Any], console: Console) -> None:
-    """Print {runs, findings, opportunities} as a ranked table, the most wasteful workflow first."""
+    """Print {runs, findings, opportunities} as a table of workflows, in the order of their opportunities."""
     best: dict[str, dict[str, Any]] = {}
     for opportunity in result["opportunities"]:
         best.setdefault(opportunity["workflow"], opportunity)
-    runs = sorted(result["runs"], key=lambda run: -_recoverable(best.get(run["workflow"])))
+    order = list(best)
+    runs = sorted(
+        result["runs"], key=lambda run: order.index(run["workflow"]) if run["workflow"] in best else len(order)
+    )
     table = Table(title="What to do first", title_justify="left", title_style="bold", show_lines=True, expand=True)
     table.add_column("Workflow", no_wrap=True)
     table.add_column("Device time", justify="right", no_wrap=True)
@@ -38,10 +41,6 @@ def print_report(result: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _recoverable(opportunity: dict[str, Any] | None) -> int:
-    return int(opportunity["recoverable_device_ns"] or 0) if opportunity else 0
-
-
 def _account(run: dict[str, Any]) -> str:
     account, total = run["account"] or {}, run["device_ns"] or 0
     rows = sorted(account.items(), key=lambda item: (item[0] != Bucket.PRODUCTIVE, -item[1]))
@@ -51,6 +50,8 @@ def _account(run: dict[str, Any]) -> str:
 def _saving(opportunity: dict[str, Any] | None) -> str:
     if opportunity is None or not opportunity["device_ns"] or opportunity["recoverable_device_ns"] is None:
         return "–"
-    share = opportunity["recoverable_device_ns"] / opportunity["device_ns"]
-    low, high = (format_ns(opportunity[key]) for key in ("low_ns", "high_ns"))
-    return f"{format_frac(share)}\n{low} to {high}\n({opportunity['method']})"
+    share = format_frac(opportunity["recoverable_device_ns"] / opportunity["device_ns"])
+    low, high = opportunity["low_ns"], opportunity["high_ns"]
+    if not low and opportunity["recoverable_device_ns"] == high:
+        return f"up to {share}\n{format_ns(high)}\n({opportunity['method']})"
+    return f"{share}\n{format_ns(low)} to {format_ns(high)}\n({opportunity['method']})"

@@ -54,6 +54,15 @@ def test_the_largest_comes_first() -> None:
     assert [one.rules for one in ranked] == [("b",), ("a",)]
 
 
+def test_an_upper_end_does_not_come_before_what_is_sure() -> None:
+    ranked = rank_workflow(
+        [run(claim("maybe", share=0.5, low=0.0), claim("sure", share=0.3), claim("less", share=0.2))]
+    )
+    assert [one.rules for one in ranked] == [("sure",), ("maybe",), ("less",)]
+    maybe = ranked[1]
+    assert (maybe.low_ns, maybe.value_ns, maybe.high_ns) == (0, 5 * HOUR, 5 * HOUR)
+
+
 def test_rules_that_claim_the_same_time_are_one_opportunity() -> None:
     findings = (text(1, "a", 0.2), text(2, "b", 0.4), text(3, "c", 0.1))
     ranked = rank_workflow([run(claim("a", "b", share=0.5), claim("c", share=0.125), findings=findings)])

@@ -82,6 +82,11 @@ class Ranked:
         return "+".join(self.rules)[:200]
 
 
+def middle_ns(low_ns: int | None, high_ns: int | None) -> int:
+    """The middle between low and high, which sets the order: what is only an upper end does not come first by it."""
+    return ((low_ns or 0) + (high_ns or 0)) // 2
+
+
 @dataclass
 class _Share:
     value: Fraction = field(default_factory=Fraction)
@@ -90,7 +95,7 @@ class _Share:
 
 
 def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
-    """The opportunities of one workflow, the largest saving first, those without a known one last.
+    """The opportunities of one workflow, the largest middle of low and high first, those without a saving last.
 
     The share (of the step, of the recording) is the mean over the traced runs, weighted by their stepping time, and is
     applied to the stepping time of all recent runs. The low end counts only the runs that were traced.
@@ -115,7 +120,7 @@ def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
             method = _worst_method(traced, frozenset(rules))
             ranked.append(_ranked(runs, rules, (value_ns, low_ns, high_ns), method, all_ns))
     ranked.extend(_from_samples(runs))
-    return sorted(ranked, key=lambda one: (-(one.value_ns or 0), one.key))
+    return sorted(ranked, key=lambda one: (-middle_ns(one.low_ns, one.high_ns), one.key))
 
 
 def _groups(claims: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

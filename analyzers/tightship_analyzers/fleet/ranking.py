@@ -18,6 +18,7 @@ from tightship_analyzers.fleet.opportunities import (
     Ranked,
     RunEvidence,
     SampleSaving,
+    middle_ns,
     rank_workflow,
 )
 from tightship_platform.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
@@ -58,7 +59,7 @@ def rank_all(session: Session, *, now: int | None = None) -> int:
 
 
 def _number(rows: Iterable[Opportunity]) -> None:
-    ordered = sorted(rows, key=lambda row: (row.state != OpportunityState.OPEN, -(row.value or 0), row.key))
+    ordered = sorted(rows, key=lambda row: (row.state != OpportunityState.OPEN, -middle_ns(row.low, row.high), row.key))
     for position, row in enumerate(ordered, start=1):
         if row.position != position:
             row.position = position
