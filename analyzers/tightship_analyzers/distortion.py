@@ -2,8 +2,8 @@
 
 [Note: distortion] A recorded step takes T, an unrecorded one U (from the step counter, outside of the capture). The
 difference D = T − U was added by the recording, and nobody knows where in the step. So a saving V of the recorded step
-lies between max(0, V − D), if all of D sits in the time that the finding claims, and min(V, U), if none does. The value
-keeps its share of the step: V × U / T.
+lies between max(0, V − D), if all of D sits in the time that the finding claims, and min(V, U), if none does; of U only
+what the fix can give back of any step (`Finding.most_frac`). The value keeps its share of the step: V × U / T.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def undistort(finding: Finding, traced_ns: int, untraced_ns: int | None) -> Find
     saving, added_ns = finding.saving, traced_ns - untraced_ns
     value = saving.value * untraced_ns // traced_ns
     low = min(value, max(0, saving.low - added_ns))
-    high = max(value, min(saving.high, untraced_ns))
+    high = max(value, min(saving.high, int(finding.most_frac * untraced_ns)))
     slower = added_ns / untraced_ns
     return replace(
         finding,

@@ -131,6 +131,18 @@ def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> Non
     assert finding.saving.value == pytest.approx(REST_NS, rel=0.05), "then the thread has no pause"
 
 
+@pytest.mark.parametrize(
+    ("name", "most_frac"), [("starved", 8 / 9), ("slow_workers", 1 / 2), ("checkpoints", 1 / 2)]
+)  # fmt: skip
+def test_the_limit_holds_for_steps_without_recording_too(name: str, most_frac: float) -> None:
+    trace = traces.open(RECORDED / f"{name}.json.gz")
+    recorded_ns = judge_trace(trace).summary["step_ns"]["mean"]
+    for untraced_ns in (recorded_ns * 9 // 10, recorded_ns // 2, recorded_ns // 10):
+        [finding] = judge_trace(trace, untraced_step_ns=untraced_ns).findings
+        assert 0 == finding.saving.low < finding.saving.value <= finding.saving.high
+        assert finding.saving.high <= most_frac * untraced_ns + 1
+
+
 def test_edits_that_need_cores_need_them_together_with_others() -> None:
     some = Intervals.one(0, 10)
     moved, gone = Edits.moved_host(1, some), Edits.without_host(1, some)

@@ -79,10 +79,12 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Interva
     if loader.in_process:
         back = moved(facts, claims, loader.spans, work_ns=loading_ns, threads=workers)
         sure_ns = moved(facts, claims, loader.spans, work_ns=loading_ns, threads=1).claims.measure_ns
+        # What comes back is loading, of which the workers need their share: s <= 1 - s / n.
+        most_frac = workers / (workers + 1)
     else:
         # The workers keep the device waiting, so a batch takes them a whole step.
         back = moved(facts, claims, loader.spans, work_ns=window.window_ns, threads=2)
-        sure_ns = 0
+        sure_ns, most_frac = 0, 0.5
     hot, hot_frac = _hot_function(facts, claims)
     loop = _loop_place(facts, loader)
     share = claims.measure_ns / window.window_ns
@@ -126,6 +128,7 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Interva
         evidence=[*([gap] if gap else []), *evidence, change(before, after)],
         claims=back.claims,
         without=Edits.moved_host(window.tid, back.spans),
+        most_frac=most_frac,
     )
 
 

@@ -107,6 +107,7 @@ def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> F
         claims=back.claims,
         # Copies of the state to the host are part of the save, and so is the wait for them.
         without=Edits.moved_host(window.tid, back.spans) | Edits.without_syncs(window.tid, back.spans),
+        most_frac=0.5,  # what comes back is saving, for which the thread that writes needs as long
     )
 
 
