@@ -230,6 +230,23 @@ def test_without_a_server_the_record_waits_and_one_line_says_so() -> None:
     assert run_dirs() == []
 
 
+def test_a_clock_that_is_set_back_leaves_the_run_its_length(tmp_path: Path) -> None:
+    mark = tmp_path / "set-back"
+    driver = f"""
+        import os, sys, time
+        from tightship_platform.cli import main
+
+        real = time.time_ns
+        time.time_ns = lambda: real() - (3_600_000_000_000 if os.path.exists({str(mark)!r}) else 0)
+        sys.argv = ["tightship", "run", "--", "sh", "-c", "touch {mark}; sleep 0.3"]
+        main()
+    """
+    done = subprocess.run([PYTHON, "-c", textwrap.dedent(driver)], timeout=120, check=False)
+    assert (done.returncode, mark.exists()) == (0, True)
+    (record,) = ended()
+    assert 300_000_000 <= record["end_ns"] - record["start_ns"] < 100_000_000_000
+
+
 @pytest.fixture
 def silent_server(monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     """Takes connections and says nothing."""

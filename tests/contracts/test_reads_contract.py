@@ -40,6 +40,7 @@ from tightship_platform.reads.held import union
 from tightship_platform.vocabulary import Bucket
 
 NOW = T0 + MIN
+DAY = 24 * HOUR
 
 
 @pytest.fixture
@@ -368,6 +369,71 @@ def test_buckets_that_straddle_slices_show_a_steady_rate(session: Session) -> No
     ingest.apply_batch(session, batch(steps=steps(range(T0, T0 + 100 * S, 10 * S), each=40, width_ns=10 * S)), now=NOW)
     (rank,) = timeline.run_timeline(session, "a1", points=14)["steps"]
     assert rank["steps_per_s"] == [4.0] * len(rank["time_ns"])
+
+
+def test_records_after_the_end_extend_the_time_shown(session: Session) -> None:
+    """A launcher's clock was set back, or an agent's is ahead: there is not a slice per nanosecond."""
+    ingest.apply_run(session, ended(start_ns=T0, end_ns=T0), now=NOW)
+    told = steps([T0, T0 + 10 * S, T0 + 20 * S], each=5, width_ns=10 * S)
+    ingest.apply_batch(session, batch(devices=[CPU], steps=told, run_samples=run_samples([T0 + 7 * S])), now=NOW)
+    found = timeline.run_timeline(session, "a1", points=6)
+    assert (found["start_ns"], found["end_ns"], found["width_ns"]) == (T0, T0 + 30 * S, 5 * S)
+    assert found["steps"] == [
+        {"rank": 0, "time_ns": [T0 + i * 5 * S for i in range(6)], "steps_per_s": pytest.approx([0.5] * 6)}
+    ]
+
+
+def test_a_bucket_that_outlasts_its_run_is_shown_to_the_end(session: Session) -> None:
+    """The agent's buckets end every 10 s, a launcher's run when it likes."""
+    ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + 12 * S), now=NOW)
+    ingest.apply_batch(session, batch(steps=steps([T0, T0 + 10 * S], each=10, width_ns=10 * S)), now=NOW)
+    found = timeline.run_timeline(session, "a1", points=12)
+    assert found["end_ns"] == T0 + 12 * S
+    assert found["steps"][0]["time_ns"] == [T0 + i * S for i in range(12)]
+
+
+@given(
+    end_ns=st.sampled_from([0, 1, S, DAY, 4000 * DAY]),
+    buckets=st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.one_of(st.integers(-2, 40), st.integers(-2, NOW - T0), st.integers(-2, DAY)),
+            st.one_of(st.integers(1, 40), st.integers(1, DAY)),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    points=st.sampled_from([1, 2, 7, 600]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_times_make_a_timeline_long(
+    session: Session, end_ns: int, buckets: list[tuple[int, int, int]], points: int
+) -> None:
+    session.rollback()
+    much_later = T0 + 4001 * DAY
+    ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + end_ns), now=much_later)
+    told = [one for rank, at, width_ns in buckets for one in steps([T0 + at], rank=rank, width_ns=width_ns)]
+    times = [T0 + at for _, at, _ in buckets]
+    ingest.apply_batch(session, batch(devices=[CPU], steps=told, run_samples=run_samples(times)), now=much_later)
+    found = timeline.run_timeline(session, "a1", points=points)
+    for series in (*found["steps"], *found["run_samples"], *found["devices"]):
+        assert len(series["time_ns"]) <= points + 1
+        assert list(series["time_ns"]) == sorted(set(series["time_ns"]))
+        assert all(found["start_ns"] <= t <= found["end_ns"] for t in series["time_ns"])
+    assert all(rate >= 0 for series in found["steps"] for rate in series["steps_per_s"])
+
+
+def test_holes_of_very_many_ranks_are_not_filled(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole then shows by its first and its last slice: the same line."""
+    monkeypatch.setattr(timeline, "MAX_FILLED", 2 * 100)
+    ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + 100 * S), now=NOW)
+    two = [T0, T0 + 99 * S]
+    for ranks, shown in ((2, list(range(100))), (3, [0, 1, 98, 99])):
+        told = [one for rank in range(ranks) for one in steps(two, rank=rank)]
+        ingest.apply_batch(session, batch(steps=told), now=NOW)
+        found = timeline.run_timeline(session, "a1", points=100)["steps"]
+        assert [[(t - T0) // S for t in rank["time_ns"]] for rank in found] == [shown] * ranks
+        assert {rate for rank in found for rate in rank["steps_per_s"][1:-1]} == {0.0}
 
 
 def test_long_runs_are_read_from_their_rollups(session: Session) -> None:

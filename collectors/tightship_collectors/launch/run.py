@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -99,6 +100,7 @@ def _run(
     offload: Offload | None,
 ) -> int:
     key = secrets.token_hex(8)
+    begin_ns = _elapsed_ns()
     record = _record(key, command, names, settings, environ)
     run_dir = _prepare(settings, record, warn)
     if run_dir is not None:
@@ -117,7 +119,9 @@ def _run(
         delivery.start(record)
         tidy.start()
     exit_code = child.wait()
-    ended = dataclasses.replace(record, end_ns=max(now_ns(), record.start_ns), exit_code=exit_code)
+    # Not the wall clock, which may have been set meanwhile: a run has the length that it took.
+    end_ns = record.start_ns + _elapsed_ns() - begin_ns
+    ended = dataclasses.replace(record, end_ns=end_ns, exit_code=exit_code)
     if run_dir is not None:
         ended.offload = read_offload(run_dir.path)
         if offload is not None and not offload.optional and not exit_code and not ended.offload:
@@ -137,6 +141,11 @@ def _run(
         if run_dir is not None:
             run_dir.close()
     return exit_code
+
+
+def _elapsed_ns() -> int:
+    """A clock that nobody sets, and that goes on while the host is suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 @contextlib.contextmanager

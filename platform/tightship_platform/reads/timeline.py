@@ -18,12 +18,16 @@ from tightship_platform.rollups import HOUR_NS, METRICS, MINUTE_NS
 from tightship_platform.vocabulary import CaptureState
 
 MAX_POINTS = 5000
+MAX_FILLED = 100 * MAX_POINTS
+"""Values of all ranks up to which holes between step buckets are filled slice by slice."""
 
 
 def run_timeline(session: Session, key: str, *, points: int = 600) -> dict[str, Any]:
     """Series of a run from its start to its end (or last sign of life), at most about `points` values each.
 
     Each value is the mean of a slice of time and stands at the slice's start. Long runs are read from their rollups.
+    Records later than the run's end (a clock was set back, or the host reported late) extend the time shown: whatever
+    times the rows hold, there are at most about `points` slices.
 
     :raises NotFound: no such run.
     :raises Invalid: points out of range.
@@ -32,7 +36,7 @@ def run_timeline(session: Session, key: str, *, points: int = 600) -> dict[str, 
         raise Invalid("points", points, f"1 to {MAX_POINTS}")
     run = find_run(session, key)
     start_ns = run.start_ns
-    end_ns = max(run.end_ns if run.end_ns is not None else run.last_seen_ns, start_ns + 1)
+    end_ns = _end(session, run)
     width_ns = max(-(-(end_ns - start_ns) // points), 1)
     devices = _devices(session, run)
     return {
@@ -45,12 +49,25 @@ def run_timeline(session: Session, key: str, *, points: int = 600) -> dict[str, 
             for device_id, described in devices.items()
         ],
         "run_samples": [
-            {"device": described["uuid"], "host": described["host"], **_run_series(session, run, device_id, width_ns)}
+            {
+                "device": described["uuid"],
+                "host": described["host"],
+                **_run_series(session, run, device_id, end_ns, width_ns),
+            }
             for device_id, described in devices.items()
         ],
-        "steps": _steps(session, run, width_ns),
+        "steps": _steps(session, run, end_ns, width_ns, points),
         "captures": _captures(session, run),
     }
+
+
+def _end(session: Session, run: Run) -> int:
+    """End of the run, or of its last record where that begins later."""
+    end_ns = max(run.end_ns if run.end_ns is not None else run.last_seen_ns, run.start_ns + 1)
+    later_step = StepStat.run_id == run.id, StepStat.time_ns >= end_ns
+    last_step = session.scalar(select(func.max(StepStat.time_ns + StepStat.width_ns)).where(*later_step))
+    last_sample = session.scalar(select(func.max(RunSample.time_ns) + 1).where(RunSample.run_id == run.id))
+    return max(end_ns, int(last_step or 0), int(last_sample or 0))
 
 
 def _devices(session: Session, run: Run) -> dict[int, dict[str, Any]]:
@@ -99,12 +116,13 @@ def _device_series(
     return _columns(session, wanted.group_by(slice_ns).order_by(slice_ns), METRICS)
 
 
-def _run_series(session: Session, run: Run, device_id: int, width_ns: int) -> dict[str, list[Any]]:
+def _run_series(session: Session, run: Run, device_id: int, end_ns: int, width_ns: int) -> dict[str, list[Any]]:
     names = ("util_frac", "memory_used_bytes", "cpu_cores")
     slice_ns = _slice(RunSample.time_ns, run.start_ns, width_ns)
+    mine = RunSample.run_id == run.id, RunSample.device_id == device_id
     wanted = (
         select(slice_ns, *(func.avg(getattr(RunSample, name)).label(name) for name in names))
-        .where(RunSample.run_id == run.id, RunSample.device_id == device_id, RunSample.time_ns >= run.start_ns)
+        .where(*mine, RunSample.time_ns >= run.start_ns, RunSample.time_ns < end_ns)
         .group_by(slice_ns)
         .order_by(slice_ns)
     )
@@ -126,8 +144,8 @@ def _number(name: str, value: Any) -> float | int | None:
     return round(value) if is_whole else float(value)
 
 
-def _steps(session: Session, run: Run, width_ns: int) -> list[dict[str, Any]]:
-    """Steps per second of each rank. Buckets without steps are not told: between two that are, the rate is zero."""
+def _steps(session: Session, run: Run, end_ns: int, width_ns: int, points: int) -> list[dict[str, Any]]:
+    """Steps per second of each rank. Buckets without steps are not recorded: between two buckets the rate is zero."""
     slice_ns = _slice(StepStat.time_ns, run.start_ns, width_ns)
     rows = session.execute(
         select(
@@ -137,36 +155,48 @@ def _steps(session: Session, run: Run, width_ns: int) -> list[dict[str, Any]]:
             func.min(StepStat.time_ns).label("first_ns"),
             func.max(StepStat.time_ns + StepStat.width_ns).label("until_ns"),
         )
-        .where(StepStat.run_id == run.id, StepStat.time_ns >= run.start_ns)
+        .where(StepStat.run_id == run.id, StepStat.time_ns >= run.start_ns, StepStat.time_ns < end_ns)
         .group_by(StepStat.rank, slice_ns)
         .order_by(StepStat.rank, slice_ns)
     )
-    series: dict[int, dict[str, Any]] = {}
-    for rank, slices in groupby(rows, key=lambda row: int(row.rank)):
-        times, rates = _rates(
-            [(int(r.slice_ns), int(r.steps), int(r.first_ns), int(r.until_ns)) for r in slices], width_ns
-        )
-        series[rank] = {"rank": rank, "time_ns": times, "steps_per_s": rates}
-    return list(series.values())
+    ranks = [
+        (rank, [(int(r.slice_ns), int(r.steps), int(r.first_ns), int(r.until_ns)) for r in slices])
+        for rank, slices in groupby(rows, key=lambda row: int(row.rank))
+    ]
+    is_filled = len(ranks) * points <= MAX_FILLED
+    found = []
+    for rank, slices in ranks:
+        times, rates = _rates(slices, end_ns, width_ns, is_filled=is_filled)
+        found.append({"rank": rank, "time_ns": times, "steps_per_s": rates})
+    return found
 
 
-def _rates(slices: list[tuple[int, int, int, int]], width_ns: int) -> tuple[list[int], list[float]]:
-    """Slices as (start, steps, start of the first bucket, end of the last bucket) → times and rates without holes."""
+def _rates(
+    slices: list[tuple[int, int, int, int]], shown_ns: int, width_ns: int, *, is_filled: bool
+) -> tuple[list[int], list[float]]:
+    """Slices as (start, steps, start of the first bucket, end of the last bucket) → times and rates without holes.
+
+    :param shown_ns: end of the time shown.
+    :param is_filled: a hole has a value in each of its slices, not in its first and last only (the same line).
+    """
     times: list[int] = []
     rates: list[float] = []
     for index, (start_ns, steps, first_ns, until_ns) in enumerate(slices):
         is_last = index == len(slices) - 1
         # The first slice counts from its first bucket, the last one to its last; a bucket may reach into later slices,
-        # whose own steps then begin where it ends.
-        begin_ns = first_ns if index == 0 else max(start_ns, slices[index - 1][3])
+        # whose own steps then begin where it ends, or with their own first bucket where the two overlap.
+        begin_ns = first_ns if index == 0 else min(max(start_ns, slices[index - 1][3]), first_ns)
         end_ns = until_ns if is_last else max(until_ns, start_ns + width_ns)
         rate = steps * 1e9 / (end_ns - begin_ns)
         times.append(start_ns)
         rates.append(rate)
-        next_ns = until_ns if is_last else slices[index + 1][0]
-        for hole_ns in range(start_ns + width_ns, next_ns, width_ns):
-            times.append(hole_ns)
-            rates.append(rate if hole_ns < until_ns else 0.0)
+        next_ns = min(until_ns, shown_ns) if is_last else slices[index + 1][0]
+        covered = range(start_ns + width_ns, min(until_ns, next_ns), width_ns)
+        empty = range(start_ns + width_ns * (len(covered) + 1), next_ns, width_ns)
+        for hole, value in ((covered, rate), (empty, 0.0)):
+            shown = hole if is_filled else hole[:: max(len(hole) - 1, 1)]
+            times.extend(shown)
+            rates.extend([value] * len(shown))
     return times, rates
 
 
