@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from trace_files import unmarked
 
 from tightship_analyzers.analysis import analyze_capture
-from tightship_analyzers.fleet import accounting, idleness, ranking
+from tightship_analyzers.fleet import accounting, history, idleness, ranking
 from tightship_analyzers.rules.fleet.device_held_idle import RULE as HELD_IDLE
 from tightship_platform import capture_flow, ingest
 from tightship_platform.artifacts import ArtifactStore
@@ -223,6 +223,30 @@ def _trace_of(run: Run, *, analyzed_ns: int) -> Trace:
     return Trace(
         run_id=run.id, rank=0, url="x", sha256="0" * 64, bytes=1, created_ns=T0, analyzed_ns=analyzed_ns, summary={}
     )
+
+
+def test_minutes_with_steps_are_those_with_samples(database: Database) -> None:
+    """However long the buckets: 200 of a day each span 288,000 minutes, of which 11 have samples."""
+    day, later = 86_400 * S, T0 + 300 * 86_400 * S
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=T0)
+        ingest.apply_batch(session, batch(run_samples=run_samples(range(T0, T0 + 10 * MIN, S), cpu_cores=0.0)), now=END)
+        ingest.apply_batch(
+            session,
+            batch(
+                steps=[
+                    *(StepRecord(run="a1", rank=0, time_ns=T0 + n * day, width_ns=day, steps=1) for n in range(1, 200)),
+                    StepRecord(run="a1", rank=0, time_ns=T0 + 30 * S, width_ns=90 * S, steps=1),
+                ],
+                allocations=[held(end_ns=T0 + 10 * MIN)],
+            ),
+            now=later,
+        )
+        run = session.scalars(select(Run)).one()
+        found = history.read_history(session, run)
+    first = T0 - T0 % MIN
+    assert sorted(minute.start_ns for minute in found.minutes) == [first + n * MIN for n in range(11)]
+    assert found.stepped == {first, first + MIN, first + 2 * MIN}
 
 
 def test_held_idle_devices_are_found_and_forgotten(database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, and_, case, func, literal_column, select
@@ -33,7 +34,7 @@ def read_history(session: Session, run: Run) -> RunHistory:
         held=held,
         device_names={device: f"{host}/{uuid}" for device, uuid, _, host in rows},
         minutes=minutes,
-        stepped=_stepped_minutes(session, run),
+        stepped=_stepped_minutes(session, run, {minute.start_ns for minute in minutes}),
         first_step_ns=read_phases(session, run).first_step_ns,
         workflow=run.workflow.name,
         end=_end(run),
@@ -132,9 +133,15 @@ def _minutes(
     return [(int(start), int(samples), float(top)) for start, samples, top in rows]
 
 
-def _stepped_minutes(session: Session, run: Run) -> set[int]:
-    """A bucket of steps may span minutes; it vouches for all that it touches."""
+def _stepped_minutes(session: Session, run: Run, minutes: set[int]) -> set[int]:
+    """Those of the minutes that a bucket with steps touches; a bucket may span several."""
     first = StepStat.time_ns - StepStat.time_ns % _MINUTE
     end = func.max(StepStat.time_ns + StepStat.width_ns)
     rows: Any = session.execute(select(first, end).where(StepStat.run_id == run.id, StepStat.steps > 0).group_by(first))
-    return {minute for start, stop in rows for minute in range(int(start), int(stop), MINUTE_NS)}
+    # By the minutes that have samples, not by the time between two instants: a clock may say anything.
+    ordered = sorted(minutes)
+    return {
+        minute
+        for start, stop in rows
+        for minute in ordered[bisect_left(ordered, int(start)) : bisect_left(ordered, int(stop))]
+    }
