@@ -64,10 +64,13 @@ def run_timeline(session: Session, key: str, *, points: int = 600) -> dict[str, 
 def _end(session: Session, run: Run) -> int:
     """End of the run, or of its last record where that begins later."""
     end_ns = max(run.end_ns if run.end_ns is not None else run.last_seen_ns, run.start_ns + 1)
-    later_step = StepStat.run_id == run.id, StepStat.time_ns >= end_ns
-    last_step = session.scalar(select(func.max(StepStat.time_ns + StepStat.width_ns)).where(*later_step))
-    last_sample = session.scalar(select(func.max(RunSample.time_ns) + 1).where(RunSample.run_id == run.id))
-    return max(end_ns, int(last_step or 0), int(last_sample or 0))
+    last_step = select(func.max(StepStat.time_ns + StepStat.width_ns))
+    last_sample = select(func.max(RunSample.time_ns) + 1)
+    later = (
+        session.scalar(last_step.where(StepStat.run_id == run.id, StepStat.time_ns >= end_ns)),
+        session.scalar(last_sample.where(RunSample.run_id == run.id, RunSample.time_ns >= end_ns)),
+    )
+    return max(end_ns, *(int(time_ns or 0) for time_ns in later))
 
 
 def _devices(session: Session, run: Run) -> dict[int, dict[str, Any]]:
