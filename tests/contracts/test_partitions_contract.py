@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
 import pytest
-from records import CPU, T0, S, batch, host_samples, run_samples, samples
-from sqlalchemy import func, select, text
+from records import CPU, T0, S, batch, beat, host_samples, live, run_samples, samples
+from sqlalchemy import event, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from tightship_platform import database as databases
@@ -18,6 +19,7 @@ from tightship_platform.database import Database
 from tightship_platform.errors import NotFound
 from tightship_platform.models import HostSample, RunSample, Sample
 from tightship_platform.settings import Settings
+from tightship_platform.units import now_ns
 
 DAY_NS = 86_400 * S
 DAY = date(2026, 9, 21)
@@ -85,6 +87,91 @@ def test_rows_that_wait_in_the_default_partition_move_to_their_day(postgres: Dat
         # The key still holds across the move.
         _fill(session, [START - 1, START, T0])
         assert _counts(session) == [3, 3, 3]
+
+
+def _waiting(database: Database, days: range) -> None:
+    """A sample of each of so many days before T0, in the default partition."""
+    with database.session() as session:
+        _fill(session, [T0])
+        device = session.scalar(select(Sample.device_id))
+        session.execute(insert(Sample), [{"time_ns": T0 - n * DAY_NS, "device_id": device} for n in days])
+
+
+def _make(database: Database) -> list[str]:
+    with database.session() as session:
+        return partitions.make_partitions(session, days_ahead=0, now=T0)
+
+
+def test_a_call_makes_a_bounded_number_each_for_itself(postgres: Database) -> None:
+    """Rows of very many days: the coming days come first, then the newest past ones, and old days stay together."""
+    _waiting(postgres, range(1, 1001))
+    transactions = []
+    with postgres.session() as session:
+        event.listen(session, "after_commit", transactions.append)
+        made = partitions.make_partitions(session, days_ahead=0, now=T0)
+    assert made[:4] == ["sample_20260921", "host_sample_20260921", "run_sample_20260921", "sample_20260920"]
+    assert made[-1] == "sample_20260822"
+    assert len(made) == 3 + partitions.MOST_PAST
+    assert len(transactions) == len(made) + 1  # and the test's own
+    calls = [len(_make(postgres)) for _ in range(4)]
+    assert calls == [30, 30, 10, 0]
+    with postgres.session() as session:
+        assert _counts(session) == [1001, 1, 1]
+        assert _in(session, "sample_default") == 1000 - partitions.DAYS_BACK
+
+
+@pytest.mark.parametrize("why", ["busy", "left over", "slow"])
+def test_what_cannot_be_made_is_one_line(
+    postgres: Database, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It neither ends a start, nor keeps hosts from reporting for long; the next call makes it."""
+    with postgres.session() as session:
+        today = partitions.list_partitions(session, "sample")[0]
+        assert partitions.merge_into_default(session, "sample", today) == 0
+        if why == "left over":
+            session.execute(text(f"CREATE TABLE sample_{today:%Y%m%d} ()"))
+        if why == "slow":
+            _fill(session, [now_ns()])
+            rule = (
+                "CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(9); RETURN OLD; END'"
+            )
+            session.execute(text(rule))
+            session.execute(
+                text("CREATE TRIGGER nap BEFORE DELETE ON sample_default FOR EACH ROW EXECUTE FUNCTION nap()")
+            )
+            monkeypatch.setattr(partitions, "MOVE_TIMEOUT", "200ms")
+    longest = 0.0
+    stop = threading.Event()
+
+    def report() -> None:
+        nonlocal longest
+        while not stop.wait(0.01):
+            begin = time.monotonic()
+            with postgres.session() as session:
+                ingest.apply_heartbeat(session, beat(live(), time_ns=now_ns()))
+            longest = max(longest, time.monotonic() - begin)
+
+    host = threading.Thread(target=report)
+    settings = Settings(home=Path("/"), database_url=postgres.engine.url.render_as_string(hide_password=False))
+    with postgres.session() as holder:
+        if why == "busy":
+            holder.execute(text("LOCK TABLE sample_default IN ACCESS SHARE MODE"))
+        host.start()
+        databases.upgrade(settings)
+        stop.set()
+        host.join()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == partitions.log.name]
+    causes = {"busy": "lock timeout", "left over": "already exists", "slow": "statement timeout"}
+    assert "Partitions could not be made" in line and causes[why] in line and "\n" not in line
+    assert 0 < longest < 5
+    with postgres.session() as session:
+        assert today not in partitions.list_partitions(session, "sample")
+        if why == "left over":
+            session.execute(text(f"DROP TABLE sample_{today:%Y%m%d}"))
+        if why == "slow":
+            assert _in(session, "sample_default") == 1
+            session.execute(text("DROP TRIGGER nap ON sample_default"))
+        assert partitions.make_partitions(session) == [f"sample_{today:%Y%m%d}"]
 
 
 def test_a_day_goes_back_to_the_default_partition_with_its_rows(postgres: Database) -> None:
