@@ -230,6 +230,7 @@ class Agent:
                 "spool_entries": entries,
                 "spool_bytes": size,
                 "spool_dropped": self._spool.dropped,
+                "rows_too_old": self._uplink.too_old,
             },
             devices=list(self._devices.devices()),
             sources=[self._host.state(), *self._devices.states(), self._attribution.state()],

@@ -87,6 +87,8 @@ class Uplink:
         self._attempts: tuple[str, int] = ("", 0)
         self._look_at_s = 0.0
         self._outage = ""
+        self.too_old = 0
+        """Rows that the server did not store, because it keeps none of their days any more."""
         self._thread = threading.Thread(target=self._run, name="uplink", daemon=True)
 
     def start(self) -> None:
@@ -232,7 +234,7 @@ class Uplink:
             aside(f"it is not JSON: {error}")
             return True
         try:
-            self._client.post(path, decoded)
+            answer = self._client.post(path, decoded)
         except ApiError as error:
             return self._refused(name, error, aside)
         except (ServerUnreachable, ValueError) as error:
@@ -240,10 +242,19 @@ class Uplink:
             self._entry_pause.failed()
             return False
         done()
+        self._count_too_old(answer)
         if self._outage:
             self._say_back()
         self._entry_pause.succeeded()
         return True
+
+    def _count_too_old(self, answer: Any) -> None:
+        rows = answer.get("too_old") if isinstance(answer, dict) else None
+        if type(rows) is not int or rows <= 0:
+            return
+        if not self.too_old:
+            LOG.warning("The server keeps no samples of days as old as some of this host's: they are not stored")
+        self.too_old += rows
 
     def _refused(self, name: str, error: ApiError, aside: Callable[[str], None]) -> bool:
         status = error.http_status

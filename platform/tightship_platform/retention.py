@@ -5,6 +5,7 @@ The raw records of a day go together, and only when nothing needs them any more:
 over and has its account, and the day's rollups have just been made of them. Imported runs are history that somebody
 wanted here: their days stay. A day that is gone stays gone: ingest takes nothing more of it, because a rollup made of
 what trickles in late would replace the one that was made of everything, and the accounts of its runs stay as they are.
+Nor does ingest take anything of a day that would be removed at once, whether that was ever here or not.
 Samples of devices that no run held, and samples of hosts, have no rollups: of them nothing stays.
 """
 
@@ -53,6 +54,11 @@ def day_of(time_ns: int) -> int:
     return time_ns - time_ns % DAY_NS
 
 
+def is_too_old(day_ns: int, keep_days: int, now: int) -> bool:
+    """Whether samples and step counts of the day that starts at `day_ns` may go; with 0 days to keep they never do."""
+    return keep_days > 0 and day_ns + DAY_NS <= now - keep_days * DAY_NS
+
+
 def removed_days(session: Session, first_ns: int, last_ns: int) -> set[int]:
     """Starts of the days in this time whose samples and step counts are gone, and of which none are taken any more."""
     found = select(RemovedDay.day_ns).where(RemovedDay.day_ns >= day_of(first_ns), RemovedDay.day_ns <= last_ns)
@@ -82,7 +88,7 @@ def remove_samples(database: Database, *, keep_days: int, now: int | None = None
     while time.monotonic() < deadline_s:
         with database.session() as session:
             next_ns = _next_day(session, day_ns + DAY_NS)
-            if next_ns is None or next_ns + DAY_NS > now - keep_days * DAY_NS:
+            if next_ns is None or not is_too_old(next_ns, keep_days, now):
                 break
             day_ns = next_ns
             run = session.scalar(_needed_by(day_ns))

@@ -297,17 +297,22 @@ def test_clock_skew(skew_s: float, state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "dropped", "state", "says"),
-    [(2, 0, OK, "last heartbeat"), (2, 7, NOTE, "dropped 7 records"), (600, 0, WRONG, "tightship agent")],
+    ("age_s", "info", "state", "says"),
+    [
+        (2, {"spool_dropped": 0, "rows_too_old": 0}, OK, "last heartbeat"),
+        (2, {"spool_dropped": 7, "rows_too_old": 0}, NOTE, "dropped 7 records"),
+        (2, {"rows_too_old": 3}, NOTE, "did not store 3 rows older than TIGHTSHIP_KEEP_DAYS"),
+        (600, {}, WRONG, "tightship agent"),
+    ],
 )
 def test_what_the_server_heard_of_the_agent(
-    age_s: int, dropped: int, state: str, says: str, settings: Settings
+    age_s: int, info: dict[str, int], state: str, says: str, settings: Settings
 ) -> None:
     host = {
         "host": settings.host_name,
         "last_seen_ns": now_ns() - age_s * NS_PER_S,
         "agent_version": "1",
-        "info": {"spool_dropped": dropped},
+        "info": info,
     }
     with Stranger(200, HEALTH, paths={"/hosts": [host]}) as there:
         row = rows_of(server_checks(there))["agent"]

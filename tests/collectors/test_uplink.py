@@ -166,6 +166,21 @@ def test_a_poison_record_is_set_aside_and_the_next_goes_on(
     assert f"the server refuses it ({status}): no: {status}" in caplog.text
 
 
+def test_rows_that_the_server_keeps_no_longer_are_counted_and_said_once(
+    server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+) -> None:
+    uplink, spool = started
+    answers: dict[int, Any] = {1: {"too_old": 2}, 2: {"too_old": 3}, 3: {"too_old": 0}, 4: {"too_old": "x"}, 5: [7]}
+    server.answer = lambda path, body: (200, json.dumps(answers[body["n"]]))
+    put(spool, uplink, *answers)
+    wait_for(lambda: spool.backlog() == (0, 0))
+    assert numbers(server) == list(answers)
+    wait_for(lambda: uplink.too_old == 5)
+    assert [record.message for record in caplog.records if "keeps no samples" in record.message] == [
+        "The server keeps no samples of days as old as some of this host's: they are not stored"
+    ]
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_token_keeps_the_records_and_is_said_once(
     status: int, server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture

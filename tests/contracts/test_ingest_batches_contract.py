@@ -93,7 +93,7 @@ def test_a_batch_said_twice_is_one(database: Database) -> None:
     )
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
-        assert ingest.apply_batch(session, whole, now=NOW) == {"rows": 121, "unknown_runs": []}
+        assert ingest.apply_batch(session, whole, now=NOW) == {"rows": 121, "too_old": 0, "unknown_runs": []}
     tables = (Sample, HostSample, RunSample, StepStat, Allocation, Device, Host)
     before = [_rows(database, table) for table in tables]
     assert [len(rows) for rows in before] == [30, 30, 30, 30, 1, 1, 1]

@@ -168,13 +168,38 @@ def test_what_comes_too_late_spoils_neither_rollup_nor_account(database: Databas
             run_samples=run_samples(spool, "r0"),
             steps=steps(spool, "r0"),
         )
-        assert ingest.apply_batch(session, parts, now=later)["rows"] == 8
+        answer = ingest.apply_batch(session, parts, now=later)
+        assert (answer["rows"], answer["too_old"]) == (8, 4)
     with database.session() as session:
         assert _counts(session, FIRST) == NONE
         assert _counts(session, FIRST + 2 * DAY_NS) == [181] * 4  # of that day everything is taken
         assert _minutes(session, "r0") == [(1, 0.5)] * 180
         assert session.scalar(select(Run.accounted_ns).where(Run.key == "r0")) == accounted
         assert (2, 0.75) in _minutes(session, "r2")
+
+
+def test_what_is_older_than_samples_are_kept_is_not_stored(database: Database) -> None:
+    """Nor makes it a run; what comes with it is stored."""
+    later = FIRST + (KEEP + 1) * DAY_NS  # the moment from which the first day may be removed
+    old, kept = FIRST + DAY_NS - 1, FIRST + DAY_NS
+    parts = batch(
+        devices=[CPU],
+        samples=samples([FIRST - 4000 * DAY_NS, old, kept], util_frac=0.5),
+        host_samples=host_samples([old, kept]),
+        run_samples=[*run_samples([old], "r0"), *run_samples([kept], "r1")],
+        steps=[*steps([old], "r0"), *steps([kept], "r1")],
+        allocations=[held("r1", old)],
+    )
+    with database.session() as session:
+        answer = ingest.apply_batch(session, parts, keep_days=KEEP, now=later)
+        assert answer == {"rows": 10, "too_old": 5, "unknown_runs": ["r1"]}
+        assert _counts(session, FIRST) == NONE
+        assert _counts(session, FIRST + DAY_NS) == [1] * 4
+        assert session.scalar(select(func.count()).select_from(Sample)) == 1
+        assert ingest.apply_batch(session, parts, keep_days=KEEP, now=later - 1)["too_old"] == 1
+        assert _counts(session, FIRST) == [1] * 4
+        assert ingest.apply_batch(session, parts, keep_days=0, now=later)["too_old"] == 0  # kept for ever
+        assert _counts(session, FIRST - 4000 * DAY_NS) == [1, 0, 0, 0]
 
 
 def test_the_timeline_of_an_old_run_is_made_of_its_rollups(database: Database) -> None:

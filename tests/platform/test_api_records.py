@@ -52,6 +52,16 @@ def test_a_run_from_its_start_to_its_end(http: httpx.Client) -> None:
     assert (run["state"], run["exit_code"]) == ("failed", 3)
 
 
+def test_samples_older_than_the_settings_keep_them_are_counted_and_not_stored(
+    served: Served, http: httpx.Client
+) -> None:
+    ok(http.post("/runs", json=run_record()))
+    long_ago = {"time_ns": now_ns() - 32 * 86_400 * NS_PER_S, "device": "cpu", "util_frac": 0.5}
+    sent = batch(samples=[long_ago, *batch()["samples"]])
+    assert ok(http.post("/batches", json=sent)) == {"rows": 8, "too_old": 1, "unknown_runs": []}
+    assert rows(served)["sample"] == 3
+
+
 def test_the_same_records_again_change_nothing(served: Served, http: httpx.Client) -> None:
     records = [("/runs", run_record()), ("/hosts/heartbeat", heartbeat()), ("/batches", batch())]
     for path, body in records:

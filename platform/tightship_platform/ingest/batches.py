@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -16,7 +16,7 @@ from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import counted_steps, put_steps
 from tightship_platform.ingest.upsert import Row, add_samples
 from tightship_platform.models import HostSample, Run, RunSample, Sample
-from tightship_platform.retention import DAY_NS, day_of, is_removed, removed_days
+from tightship_platform.retention import DAY_NS, day_of, is_removed, is_too_old, removed_days
 from tightship_platform.units import now_ns
 from tightship_platform.wire import AllocationRecord, Batch, StepRecord
 
@@ -25,10 +25,11 @@ MAX_ROWS = 200_000
 MAX_BUCKET_NS = 86_400_000_000_000
 
 
-def apply_batch(session: Session, batch: Batch, *, now: int | None = None) -> dict[str, Any]:
-    """Store a batch; returns `{"rows": rows in it, "unknown_runs": [key, …]}`. Said again, it changes nothing.
+def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int | None = None) -> dict[str, Any]:
+    """Store a batch; returns `{"rows": rows in it, "too_old": …, "unknown_runs": [key, …]}`. Idempotent.
 
-    Samples and steps of days whose records were removed are not stored: see [Note: what may go] in `retention`.
+    Samples and steps of days whose records were removed, or that ended more than `keep_days` ago (0: none), are not
+    stored but counted as `too_old`; the other rows are. See [Note: what may go] in `retention`.
 
     :raises Invalid: a value is not acceptable; nothing was changed.
     :raises TooLarge: more than MAX_ROWS rows.
@@ -48,13 +49,16 @@ def apply_batch(session: Session, batch: Batch, *, now: int | None = None) -> di
     for allocation in batch.allocations:
         _check_allocation(allocation, now)
 
-    times = [row["time_ns"] for row in (*samples, *host_samples, *run_samples)] + [s.time_ns for s in batch.steps]
-    oldest = min(times, default=now)
-    removed = removed_days(session, oldest, now) if oldest < now - DAY_NS else set()  # nothing younger is ever removed
+    is_kept = _kept(session, batch, keep_days, now)
     samples, host_samples, run_samples = (
-        [row for row in rows if day_of(row["time_ns"]) not in removed] for rows in (samples, host_samples, run_samples)
+        [row for row in rows if is_kept(row["time_ns"])] for rows in (samples, host_samples, run_samples)
     )
-    step_records = [step for step in batch.steps if day_of(step.time_ns) not in removed]
+    batch = dataclasses.replace(
+        batch,
+        run_samples=[sample for sample in batch.run_samples if is_kept(sample.time_ns)],
+        steps=[step for step in batch.steps if is_kept(step.time_ns)],
+    )
+    stored = (samples, host_samples, run_samples, batch.steps, batch.allocations)
     latest = max((row["time_ns"] for row in [*samples, *host_samples, *run_samples]), default=now)
     host_id = put_host(session, batch.host, min(latest, now))
     mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in batch.allocations}
@@ -74,9 +78,7 @@ def apply_batch(session: Session, batch: Batch, *, now: int | None = None) -> di
     add_samples(session, Sample, sorted(samples, key=lambda row: (row["time_ns"], row["device_id"])))
     in_order = sorted(run_samples, key=lambda row: (row["time_ns"], row["run_id"], row["device_id"]))
     add_samples(session, RunSample, in_order)
-    put_steps(
-        session, sorted((_step_row(step, runs) for step in step_records), key=lambda row: tuple(row.values())[:3])
-    )
+    put_steps(session, sorted((_step_row(step, runs) for step in batch.steps), key=lambda row: tuple(row.values())[:3]))
 
     stepped = {step.run for step in batch.steps}
     for key, run in runs.items():
@@ -90,7 +92,17 @@ def apply_batch(session: Session, batch: Batch, *, now: int | None = None) -> di
             run.steps = counted_steps(session, run)
     session.flush()
     _roll_up_late(session, samples, now)
-    return {"rows": count, "unknown_runs": unknown}
+    return {"rows": count, "too_old": count - sum(len(part) for part in stored), "unknown_runs": unknown}
+
+
+def _kept(session: Session, batch: Batch, keep_days: int, now: int) -> Callable[[int], bool]:
+    """Whether a sample or step count of a time is stored."""
+    parts = (batch.samples, batch.host_samples, batch.run_samples, batch.steps)
+    oldest = min((record.time_ns for part in parts for record in part), default=now)
+    if oldest >= now - DAY_NS:  # nothing younger is ever removed
+        return lambda _: True
+    removed = removed_days(session, oldest, now)
+    return lambda time_ns: day_of(time_ns) not in removed and not is_too_old(day_of(time_ns), keep_days, now)
 
 
 def _row(record: Any, now: int) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 
 from tightship_platform import ingest
-from tightship_platform.api.reply import Db, reply
+from tightship_platform.api.reply import Config, Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.reads import hosts
 from tightship_platform.vocabulary import Scope
@@ -23,10 +23,14 @@ def heartbeat(body: Heartbeat, database: Db) -> JSONResponse:
 
 
 @router.post("/batches", dependencies=[needs(Scope.INGEST)], response_model=None)
-def batch(body: Batch, database: Db) -> JSONResponse:
-    """A host's metrics since its last batch; the same batch again changes nothing. Answers `{"rows": n}`."""
+def batch(body: Batch, database: Db, settings: Config) -> JSONResponse:
+    """A host's metrics since its last batch; the same batch again changes nothing.
+
+    Answers `{"rows": n, "too_old": m, "unknown_runs": […]}`: of the n rows, m are older than the server keeps samples
+    (`TIGHTSHIP_KEEP_DAYS`) and were not stored.
+    """
     with database.session() as session:
-        rows = ingest.apply_batch(session, body)
+        rows = ingest.apply_batch(session, body, keep_days=settings.keep_days)
     return reply(rows)
 
 
