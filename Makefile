@@ -12,7 +12,7 @@ PYTEST_ARGS ?= -n 3 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test lint types fix docs bench exit-storm exactness explore injection clean
+.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection clean
 
 all: lint types test  ## lint + types + tests
 
@@ -38,6 +38,9 @@ test: install services  ## all tests, with real PostgreSQL, Redis and Chromium w
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) || { [ $$? = 1 ] && \
 	  echo "==> what failed beside others, once more, one at a time: it counts as failed if it fails again" && \
 	  $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none; }
+
+test-reference: install  ## the tests marked `reference`; TIGHTSHIP_REFERENCE names the folder of the reference data
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) -m reference
 
 lint: install  ## style, layers, import circles
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +30,21 @@ from tightship_analyzers.graph.simulate import simulate
 from tightship_platform.errors import TightshipError
 
 OUT = Path(__file__).parent / "out" / "simulation_error.json"
-TRACES = Path(__file__).parents[2] / "shared" / "data" / "traces"
+REFERENCE = os.environ.get("TIGHTSHIP_REFERENCE", "")
+TRACES = Path(REFERENCE) / "traces" if REFERENCE else Path(__file__).parents[1] / "tests" / "data" / "traces"
 HEAD = ("TRACE", "STEPS", "NODES", "BUILD + RUN", "WORST STEP", "MEDIAN DELAYS", "DRIFT", "UNEXPLAINED", "DISTRUST")
 
 
 def main() -> int:
     """Measures and prints; 1 where more than a tenth of the steps is missed by more than the limit."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="default: the reference traces")
+    arguments.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="default: the reference traces, or our own",
+    )
     arguments.add_argument("--json-only", action="store_true", help="print the JSON instead of the table")
     arguments.add_argument("--markdown", action="store_true", help="print the table for a document")
     given = arguments.parse_args()

@@ -14,6 +14,7 @@ each as a process of its own, taking turns. Without the reference traces it writ
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -28,9 +29,9 @@ from rich.table import Table
 from trace_read import size_of_text, written
 
 HERE = Path(__file__).resolve().parent
-SHARED = HERE.parents[1] / "shared"
-REPEATER = SHARED / "tools" / "make_big_trace.py"
-V100 = SHARED / "data" / "traces" / "hta" / "df_index_resolver" / "df_index_resolver.json.gz"
+REFERENCE = Path(os.environ.get("TIGHTSHIP_REFERENCE") or os.devnull)
+REPEATER = REFERENCE.parent / "tools" / "make_big_trace.py"
+V100 = REFERENCE / "traces" / "hta" / "df_index_resolver" / "df_index_resolver.json.gz"
 PEER = ("HolisticTraceAnalysis==0.5.0", "pandas==2.2.3")
 MEGABYTES_A_TIME = 53
 

@@ -14,6 +14,9 @@ Fixtures
 `TIGHTSHIP_BROKER_URL` when the test run has them in its environment: each test gets a database of its own there.
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
 skipped test of the marks postgres, redis, browser or torch is a failed one.
+
+Tests marked `reference` need the reference data, whose folder `TIGHTSHIP_REFERENCE` names. Unset, they are deselected;
+where it names no folder they fail.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import reference_data
 import services
 from sqlalchemy import create_engine, make_url, text
 
@@ -64,12 +68,17 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 
 
-# ---- skips that are failures -----------------------------------------------------------------------------------------
+# ---- what runs, and skips that are failures --------------------------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses PostgreSQL or Redis directly, and what uses the given ones."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what needs reference data when no folder is given; mark what uses PostgreSQL or Redis."""
+    if not reference_data.GIVEN:
+        left_out = [item for item in items if item.get_closest_marker("reference")]
+        if left_out:
+            items[:] = [item for item in items if not item.get_closest_marker("reference")]
+            config.hook.pytest_deselected(items=left_out)
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         general = bool(names & {"platform_env", "make_platform_env"})
@@ -79,16 +88,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.redis)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a reference test when its folder is missing, even one that is parametrized by the files in it."""
+    if item.get_closest_marker("reference") and not reference_data.FOLDER.is_dir():
+        pytest.fail(
+            f"TIGHTSHIP_REFERENCE is {reference_data.GIVEN!r}, which is not a folder; "
+            "name the folder of the reference data, or unset the variable to leave these tests out",
+            pytrace=False,
+        )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A required test that was skipped has failed."""
+    """A required test that was skipped has failed; with the folder given, a reference test is required."""
     report: Any = yield
-    marks = [mark for mark in REQUIRED_MARKS if item.get_closest_marker(mark)]
-    if REQUIRE_ALL and report.skipped and marks and not hasattr(report, "wasxfail"):
+    required = {mark: "TIGHTSHIP_REQUIRE_ALL=1" for mark in REQUIRED_MARKS if REQUIRE_ALL}
+    required["reference"] = f"TIGHTSHIP_REFERENCE={reference_data.GIVEN}"
+    marks = [mark for mark in required if item.get_closest_marker(mark)]
+    if report.skipped and marks and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = (
-            f"{item.nodeid} ({', '.join(marks)}) was skipped with TIGHTSHIP_REQUIRE_ALL=1: {report.longrepr}"
-        )
+        report.longrepr = f"{item.nodeid} ({', '.join(marks)}) was skipped with {required[marks[0]]}: {report.longrepr}"
     return report
 
 

@@ -10,9 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-REFERENCE = Path(__file__).parents[2] / "shared" / "data" / "stragglers"
-"""Beside the checkout; may be absent."""
-
 FORWARD, BACKWARD = "forward", "backward"
 Cost = Callable[[int, int, int, str], float]
 """(step, dp rank, stage, forward or backward) → seconds."""

@@ -1,4 +1,4 @@
-"""Traces for tests: a small one with an event of every sort, written in any layout, and the reference traces."""
+"""Traces for tests: a small one with an event of every sort, written in any layout."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 
 from tightship_analyzers.trace.model import Table, Trace
-
-REFERENCE = Path(__file__).parents[2] / "shared" / "data" / "traces"
-"""Beside the checkout; may be absent."""
 
 Written = Callable[[bytes], Path]
 """Writes a trace's text to a file."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import trace_files
 from device_trace import DeviceTrace
+from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.across_ranks.arrivals import CollectiveArrivals, collective_arrivals
@@ -194,11 +195,10 @@ def test_why_ranks_are_not_compared(tmp_path: Path, make: str, words: str) -> No
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not (trace_files.REFERENCE / "param").exists(), reason="the reference traces are absent")
 def test_eight_recorded_ranks() -> None:
     """One step of DLRM on eight V100s; the last one is late at all collectives of the forward pass."""
     ranks = {}
-    for path in sorted((trace_files.REFERENCE / "param" / "dlrm_8rank").glob("*.gz")):
+    for path in sorted((TRACES / "param" / "dlrm_8rank").glob("*.gz")):
         recorded = traces.open(path)
         assert recorded.rank is not None
         ranks[recorded.rank] = collective_arrivals(recorded)

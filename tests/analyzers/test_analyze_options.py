@@ -13,6 +13,7 @@ import pytest
 import trace_files
 from click.testing import CliRunner, Result
 from device_trace import DeviceTrace
+from reference_data import TRACES, exact_figures
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.catalogue import TRACE_RULES
@@ -26,8 +27,7 @@ from tightship_platform.errors import TightshipError
 from tightship_platform.units import NS_PER_MS
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"
-DLRM = trace_files.REFERENCE / "param" / "dlrm_8rank"
-EXACT = trace_files.REFERENCE / "reference" / "exact" / "temporal_overlap_idle.json"
+DLRM = TRACES / "param" / "dlrm_8rank"
 
 
 def run(*arguments: str | Path) -> Result:
@@ -178,14 +178,13 @@ def test_a_file_that_kills_its_process_costs_only_itself(tmp_path: Path) -> None
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not EXACT.exists(), reason="the reference traces are absent")
 def test_the_json_equals_the_exact_reference() -> None:
     """All reference traces, by the peer's definition of communication, but the two whose times the reference program
     read as floats; test_breakdown_reference.py looks at those."""
-    for name, expected in json.loads(EXACT.read_text()).items():
+    for name, expected in exact_figures().items():
         if "nccl_parser_config" in name or "ns_resolution" in name:
             continue
-        figures = rank_figures(Facts(traces.open(trace_files.REFERENCE / name)))
+        figures = rank_figures(Facts(traces.open(TRACES / name)))
         device = figures["by_patterns"] or figures
         if not expected["device_events"]:
             assert device["temporal"] is None and figures["idle_by_stream"] == []
@@ -201,7 +200,6 @@ def test_the_json_equals_the_exact_reference() -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not DLRM.exists(), reason="the reference traces are absent")
 def test_eight_ranks_are_put_side_by_side() -> None:
     result = run(DLRM)
     assert result.exit_code == 0 and "Who keeps whom waiting" in result.output

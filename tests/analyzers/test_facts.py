@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_trace import BACKWARD, MadeTrace, at
-from trace_files import REFERENCE
+from reference_data import TRACES, trace_id, trace_paths
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.device_busy import DeviceBusy
@@ -244,12 +244,8 @@ class TestMemo:
             facts_of(made, tmp_path)[Steps]
 
 
-REFERENCE_TRACES = sorted(REFERENCE.rglob("*.json.gz")) if REFERENCE.exists() else []
-
-
 @pytest.mark.reference
-@pytest.mark.skipif(not REFERENCE_TRACES, reason="the reference traces are not beside the checkout")
-@pytest.mark.parametrize("path", REFERENCE_TRACES, ids=lambda path: f"{path.parent.name}/{path.name}"[:60])
+@pytest.mark.parametrize("path", trace_paths(), ids=trace_id)
 def test_real_device_traces_are_judged_and_split_exactly(path: Path) -> None:
     said = judge_trace(traces.open(path))
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
@@ -258,9 +254,8 @@ def test_real_device_traces_are_judged_and_split_exactly(path: Path) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not REFERENCE_TRACES, reason="the reference traces are not beside the checkout")
 def test_a_real_starved_gpu_is_found() -> None:
-    said = judge_trace(traces.open(REFERENCE / "param" / "resnet_kineto.json.gz"))
+    said = judge_trace(traces.open(TRACES / "param" / "resnet_kineto.json.gz"))
     assert said.findings[0].rule == "starved-input"
     idle = said.findings[0].claims.measure_ns / said.summary["window_ns"]
     assert idle == pytest.approx(0.49, abs=0.01)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trace_files
+from reference_data import trace_paths
 
 from tightship_analyzers import hardware, trace
 from tightship_analyzers.hardware import HardwareError
@@ -217,15 +217,13 @@ REPORTED = {
     "AMD Instinct MI300X": "mi300x",
     "AMD Instinct MI300X VF": "mi300x",
 }
-FILES = sorted(trace_files.REFERENCE.glob("[!r]*/**/*.json*"))
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not FILES, reason=f"the reference traces are not at {trace_files.REFERENCE}")
 def test_devices_of_the_reference_traces() -> None:
     """Units, memory and capability as real devices reported them."""
     seen = set()
-    for path in FILES:
+    for path in trace_paths():
         for reported in trace.open(path).properties.get("deviceProperties") or ():
             properties: dict[str, Any] = reported
             name = properties["name"]

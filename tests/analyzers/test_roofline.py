@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trace_files
 from device_trace import DeviceTrace
+from reference_data import TRACES
 
 from tightship_analyzers import hardware
 from tightship_analyzers import trace as traces
@@ -281,7 +282,6 @@ def test_without_stacks_there_are_rates_but_no_candidates(tmp_path: Path) -> Non
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not (trace_files.REFERENCE / "tracelens").exists(), reason="the reference traces are absent")
 @pytest.mark.parametrize(
     ("name", "chain", "attentions"),
     [
@@ -290,7 +290,7 @@ def test_without_stacks_there_are_rates_but_no_candidates(tmp_path: Path) -> Non
     ],
 )
 def test_recorded_models_stay_below_the_roof(name: str, chain: str, attentions: int) -> None:
-    facts = Facts(traces.open(trace_files.REFERENCE / "tracelens" / name))
+    facts = Facts(traces.open(TRACES / "tracelens" / name))
     found = facts[Roofline]
     gemm = next(row for row in found.families if row.family is Family.GEMM)
     assert 0.2 < gemm.roof_frac < 1 and gemm.achieved_flops_per_s < (gemm.peak_flops_per_s or 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reference_data
 import trace_files
 from click.testing import CliRunner
 from trace_files import Written
@@ -184,7 +185,7 @@ def test_calls_that_give_work() -> None:
 
 @pytest.mark.reference
 def test_a_part_of_a_recorded_job_is_never_one_of_the_cpu(written: Written) -> None:
-    path = next((trace_files.REFERENCE / "param" / "dlrm_8rank").glob("worker0_*.gz"))
+    path = next((reference_data.TRACES / "param" / "dlrm_8rank").glob("worker0_*.gz"))
     whole = gzip.decompress(path.read_bytes())
     for size in (30_000, 300_000, len(whole) * 7 // 10, len(whole) - 20_000):
         summary = judge_trace(trace.open(written(whole[:size]))).summary

@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import trace_files
+from reference_data import TRACES, exact_figures, trace_id, trace_paths
 
 from tightship_analyzers import trace
 from tightship_analyzers.trace.intervals import Intervals
 
-FILES = sorted(path for path in trace_files.REFERENCE.glob("[!r]*/**/*.json*"))
-EXACT = trace_files.REFERENCE / "reference" / "exact" / "temporal_overlap_idle.json"
-absent = not FILES
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(absent, reason=f"the reference traces are not at {trace_files.REFERENCE}"),
-]
+EXACT = exact_figures()
+pytestmark = pytest.mark.reference
 
 TABLES = {
     "host_ops": ("cpu_op",),
@@ -41,17 +37,13 @@ MEMORY = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
 OFF_BY_ONE_NS = "hta/nccl_parser_config/nccl_data.json.gz"
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(trace_files.REFERENCE))
-
-
 def loaded(path: Path) -> Any:
     content = path.read_bytes()
     text = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     return json.loads(text, parse_float=str)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@pytest.mark.parametrize("path", trace_paths(), ids=trace_id)
 def test_every_event_is_there(path: Path) -> None:
     whole = loaded(path)
     events = whole["traceEvents"]
@@ -71,11 +63,11 @@ def test_every_event_is_there(path: Path) -> None:
     assert sorted(read.launches.correlation.tolist()) == sorted(ids)
 
 
-@pytest.mark.parametrize("name", sorted(json.loads(EXACT.read_text())) if EXACT.exists() else ())
+@pytest.mark.parametrize("name", EXACT)
 def test_busy_and_idle_time_to_the_nanosecond(name: str) -> None:
     """Temporal breakdown and overlap by the definitions of HolisticTraceAnalysis, against an independent program."""
-    expected = json.loads(EXACT.read_text())[name]
-    read = trace.open(trace_files.REFERENCE / name)
+    expected = EXACT[name]
+    read = trace.open(TRACES / name)
     kept = np.ones(len(read.device_events), dtype=bool)
     steps = read.annotations_named("ProfilerStep#")
     if len(np.unique(steps.name)) >= 2:
@@ -102,8 +94,7 @@ def test_busy_and_idle_time_to_the_nanosecond(name: str) -> None:
     }
 
 
-@pytest.mark.skipif(absent, reason="no reference traces")
 def test_launches_that_the_trace_lacks_are_not_made_up() -> None:
     """The peer joins 509 kernels of this trace to the first launch; they have none."""
-    read = trace.open(trace_files.REFERENCE / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    read = trace.open(TRACES / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
     assert len(read.device_events) == 1707 and int((read.device_events.launch < 0).sum()) == 509

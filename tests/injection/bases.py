@@ -1,4 +1,4 @@
-"""The recordings that defects are put into: made ones, our own, and the reference traces where they are at hand."""
+"""The recordings that defects are put into: made ones, our own, and reference traces."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 from gpu_job import LAUNCH_NS, US, GpuJob
+from reference_data import GIVEN, TRACES
 from rule_jobs import GEMM, HALF, SQUARE
-from trace_files import REFERENCE
 
 OWN = Path(__file__).parents[1] / "data" / "traces"
 OWN_NAMES = ("healthy", "fed", "fused", "layers")
@@ -65,5 +65,5 @@ def _busy(device: str, rng: random.Random) -> GpuJob:
 
 
 def reference(names: tuple[str, ...]) -> list[Path]:
-    """Those that are there."""
-    return [REFERENCE / name for name in names if (REFERENCE / name).exists()]
+    """Those of the names; none where TIGHTSHIP_REFERENCE is not set."""
+    return [TRACES / name for name in names] if GIVEN else []

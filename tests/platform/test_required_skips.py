@@ -1,4 +1,7 @@
-"""A test that needs PostgreSQL, Redis, Chromium or torch may be skipped, but not where everything is required."""
+"""A test that needs PostgreSQL, Redis, Chromium or torch may be skipped, but not where everything is required.
+
+One that needs the reference data runs where their folder is given, and never skips.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-_COUNT = re.compile(r"(\d+) (passed|skipped|failed|errors?|xfailed)")
-MARKS = ("postgres", "redis", "browser", "torch")
+_COUNT = re.compile(r"(\d+) (passed|skipped|failed|errors?|xfailed|deselected)")
+MARKS = ("postgres", "redis", "browser", "torch", "reference")
 
 SKIPPING = """
 import pytest
@@ -41,12 +44,25 @@ import pytest
 pytest.importorskip("playwright_that_is_not_installed")
 def test_page(): pass
 """
+REFERENCE = """
+import pytest, reference_data
+
+@pytest.mark.reference
+def test_folder(): assert reference_data.TRACES.is_dir()
+@pytest.mark.reference
+@pytest.mark.parametrize("path", reference_data.trace_paths(), ids=reference_data.trace_id)
+def test_file(path): assert path.read_text() == "{}"
+@pytest.mark.reference
+@pytest.mark.parametrize("name", reference_data.exact_figures())
+def test_figures(name): assert name == "a/b.json"
+def test_fine(): pass
+"""
 
 
 @pytest.fixture
 def run_tests(tmp_path: Path):
     """Runs a test file in a process of its own, beside a copy of our conftest; returns how many ended how."""
-    for name in ("conftest.py", "services.py"):
+    for name in ("conftest.py", "reference_data.py", "services.py"):
         shutil.copy(TESTS / name, tmp_path / name)
     config = tmp_path / "pytest.ini"
     marks = "\n".join(f"    {mark}: x" for mark in MARKS)
@@ -69,6 +85,7 @@ def run_tests(tmp_path: Path):
         ]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TIGHTSHIP_")}
         result = subprocess.run(command, cwd=tmp_path, env=clean | environ, capture_output=True, text=True, timeout=120)
+        (tmp_path / "output").write_text(result.stdout)
         counts = {word.rstrip("s"): int(n) for n, word in _COUNT.findall(result.stdout.strip().splitlines()[-1])}
         # A skip in a fixture becomes an error, one in the test itself a failure.
         return {"bad": counts.pop("failed", 0) + counts.pop("error", 0), **counts}
@@ -96,3 +113,28 @@ def test_a_machine_without_servers_skips_visibly(run_tests) -> None:
     hide += "services.find_postgres = _none\nservices.shutil.which = lambda name: None\n"
     assert run_tests(hide + NO_SERVERS) == {"bad": 0, "passed": 2, "skipped": 3}
     assert run_tests(hide + NO_SERVERS, TIGHTSHIP_REQUIRE_ALL="1") == {"bad": 3, "passed": 2}
+
+
+def test_without_the_folder_reference_tests_are_deselected(run_tests) -> None:
+    assert run_tests(REFERENCE) == {"bad": 0, "passed": 1, "deselected": 3}
+    assert run_tests(REFERENCE, TIGHTSHIP_REFERENCE="", TIGHTSHIP_REQUIRE_ALL="1")["bad"] == 0
+
+
+def test_with_a_folder_that_is_not_there_they_fail_in_one_line_each(run_tests, tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    assert run_tests(REFERENCE, TIGHTSHIP_REFERENCE=absent) == {"bad": 3, "passed": 1}
+    output = (tmp_path / "output").read_text()
+    assert output.count(f"\nTIGHTSHIP_REFERENCE is {absent!r}, which is not a folder;") == 3
+    assert "Traceback" not in output
+
+
+def test_with_the_folder_they_run_and_none_skips(run_tests, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "traces" / "a").mkdir(parents=True)
+    (folder / "traces" / "a" / "b.json").write_text("{}")
+    # Its figures are missing.
+    assert run_tests(REFERENCE, TIGHTSHIP_REFERENCE=str(folder)) == {"bad": 1, "passed": 3}
+    exact = folder / "traces" / "reference" / "exact"
+    exact.mkdir(parents=True)
+    (exact / "temporal_overlap_idle.json").write_text('{"a/b.json": {}}')
+    assert run_tests(REFERENCE, TIGHTSHIP_REFERENCE=str(folder)) == {"bad": 0, "passed": 4}

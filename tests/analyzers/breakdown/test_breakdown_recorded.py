@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-import trace_files
+from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.breakdown.queue_length import queue_length
@@ -29,17 +29,14 @@ CONTROL = "hta/trace_diff/control/control.json.gz"
 TEST = "hta/trace_diff/test/test.json.gz"
 QWEN = "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(not (trace_files.REFERENCE / V100).exists(), reason="the reference traces are absent"),
-]
+pytestmark = pytest.mark.reference
 
 QUEUED = {"cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync"}
 
 
 @lru_cache(maxsize=3)
 def kept(name: str) -> Trace:
-    return without_last_step(traces.open(trace_files.REFERENCE / name))
+    return without_last_step(traces.open(TRACES / name))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +106,7 @@ def test_time_at_a_full_queue(name: str, streams: list[int], last: int, full: in
 
 @pytest.mark.parametrize("name", [CONTROL, QWEN])
 def test_totals_are_those_of_the_file(name: str) -> None:
-    content = json.loads(gzip.decompress((trace_files.REFERENCE / name).read_bytes()), parse_float=str)
+    content = json.loads(gzip.decompress((TRACES / name).read_bytes()), parse_float=str)
     expected: defaultdict[tuple[Part, str], list[int]] = defaultdict(lambda: [0, 0])
     for event in content["traceEvents"]:
         part = _part(event)
@@ -117,7 +114,7 @@ def test_totals_are_those_of_the_file(name: str) -> None:
             own = expected[part, event["name"].removeprefix(MODULE)]
             own[0] += 1
             own[1] += _ns(event["dur"])
-    found = TraceTotals([traces.open(trace_files.REFERENCE / name)]).totals
+    found = TraceTotals([traces.open(TRACES / name)]).totals
     assert {
         key: [total.count, total.device_ns if key[0] is Part.KERNEL else total.host_ns] for key, total in found.items()
     } == expected

@@ -5,7 +5,6 @@ Where it is wrong, a test shows its figure, ours, and why.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import replace
 from functools import lru_cache
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-import trace_files
+from reference_data import TRACES, exact_figures, peer_figures
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.breakdown.copies import Copies, copies
@@ -29,17 +28,9 @@ from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Table, Trace
 
-REFERENCE = trace_files.REFERENCE / "reference"
-EXACT: dict[str, Any] = {}
-PEER: dict[str, Any] = {}
-if REFERENCE.is_dir():
-    EXACT = json.loads((REFERENCE / "exact" / "temporal_overlap_idle.json").read_text())
-    PEER = {path.stem: json.loads(path.read_text()) for path in sorted(REFERENCE.glob("*.json"))}
+EXACT, PEER = exact_figures(), peer_figures()
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(not EXACT, reason=f"the reference figures are not at {REFERENCE}"),
-]
+pytestmark = pytest.mark.reference
 
 NCCL_DATA = "hta/nccl_parser_config/nccl_data.json.gz"
 V100_NS = "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"
@@ -101,7 +92,7 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=4)
 def kept(name: str) -> Trace:
-    return without_last_step(traces.open(trace_files.REFERENCE / name))
+    return without_last_step(traces.open(TRACES / name))
 
 
 def given(answer: T | NotApplicable) -> T:
@@ -126,7 +117,7 @@ def idle_cells(trace: Trace) -> list[dict[str, int]]:
 def test_temporal_overlap_and_idle_to_the_nanosecond(name: str) -> None:
     trace, expected = kept(name), EXACT[name]
     if name in READ_AS_FLOATS:
-        whole = traces.open(trace_files.REFERENCE / name)
+        whole = traces.open(TRACES / name)
         trace = without_last_step(
             replace(
                 whole,

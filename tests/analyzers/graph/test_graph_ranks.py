@@ -9,7 +9,7 @@ import pytest
 from device_program import GAP, RETURN, Command, Kernel, Recorded, Sync, Think
 from device_program import run as run_alone
 from made_trace import ORIGIN_NS
-from trace_files import REFERENCE
+from reference_data import TRACES
 
 from tightship_analyzers.facts.dependency_graph import MAX_ERROR_FRAC, DependencyGraph
 from tightship_analyzers.facts.memo import Facts
@@ -74,7 +74,7 @@ def step(think_us: int, kernel_us: int = 50) -> Step:
     return (Kernel(30 * US), Think(think_us * US, "work"), Kernel(kernel_us * US)), (Kernel(20 * US), Sync())
 
 
-DLRM = REFERENCE / "param" / "dlrm_8rank"
+DLRM = TRACES / "param" / "dlrm_8rank"
 CLOCKS = [5 * US, 5 * US + 777_777, 12_345]
 
 
@@ -154,7 +154,6 @@ def test_what_each_rank_loses_by_waiting_for_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not DLRM.exists(), reason="the reference traces are not beside the checkout")
 def test_eight_recorded_ranks_together_are_what_each_recorded() -> None:
     traces = [open_trace(path) for path in sorted(DLRM.glob("*.json.gz"))]
     ranks = joint(traces)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trace_files import REFERENCE
+from reference_data import TRACES, trace_paths
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.dependency_graph import MAX_ERROR_FRAC, DependencyGraph
@@ -21,10 +21,7 @@ from tightship_analyzers.graph.simulate import simulate
 from tightship_analyzers.trace.model import Trace
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
-PEER = REFERENCE / "hta" / "critical_path"
-RECORDINGS = sorted(path for folder in ("hta", "param", "tracelens") for path in (REFERENCE / folder).rglob("*.json*"))
-
-reference = pytest.mark.skipif(not REFERENCE.exists(), reason="the reference traces are not beside the checkout")
+PEER = TRACES / "hta" / "critical_path"
 
 
 @functools.cache
@@ -42,11 +39,10 @@ def test_our_recordings_are_reproduced_exactly(path: Path) -> None:
 
 
 @pytest.mark.reference
-@reference
 def test_nine_of_ten_reference_steps_are_reproduced_and_the_others_have_a_reason() -> None:
-    assert RECORDINGS
+    assert trace_paths()
     errors = []
-    for path in RECORDINGS:
+    for path in trace_paths():
         _, known, has_steps = opened(path)
         if has_steps:
             errors.extend(known.error_frac.tolist())
@@ -58,9 +54,8 @@ def test_nine_of_ten_reference_steps_are_reproduced_and_the_others_have_a_reason
 
 
 @pytest.mark.reference
-@reference
 def test_reference_graphs_are_sound_and_their_paths_fill_the_steps() -> None:
-    for path in RECORDINGS:
+    for path in trace_paths():
         trace, known, _ = opened(path)
         graph = known.graph
         assert (graph.src < graph.dst).all()
@@ -72,7 +67,6 @@ def test_reference_graphs_are_sound_and_their_paths_fill_the_steps() -> None:
 
 
 @pytest.mark.reference
-@reference
 def test_recorded_waits_between_streams_are_edges() -> None:
     # Recorded with CUPTI's synchronisation events: a product on stream 24 waits for one on stream 20.
     trace, known, _ = opened(PEER / "cuda_event_sync_multi_stream" / "event_sync_trace.json.gz")
@@ -83,7 +77,6 @@ def test_recorded_waits_between_streams_are_edges() -> None:
 
 
 @pytest.mark.reference
-@reference
 def test_what_the_peer_marks_as_critical_is_critical() -> None:
     """Of the device time that HolisticTraceAnalysis puts on its path of the same trace at least 95 % is on ours."""
     overlaid = PEER / "end_to_end" / "simple_add" / "output" / "overlaid_critical_path_trace.json.gz"

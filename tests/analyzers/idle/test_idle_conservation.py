@@ -13,7 +13,7 @@ import pytest
 from device_trace import DeviceTrace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_files import REFERENCE
+from reference_data import TRACES, trace_id, trace_paths
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.breakdown.step_filter import without_last_step
@@ -171,21 +171,8 @@ def innermost(rows: list[tuple[int, int]], moment: int) -> int:
     return next((row for row, until in reversed(stack) if until > moment), -1)
 
 
-REFERENCE_TRACES = [
-    path
-    for path in (sorted(REFERENCE.rglob("*.json*")) if REFERENCE.exists() else [])
-    if "reference" not in path.relative_to(REFERENCE).parts
-]
-
-needs_reference = [
-    pytest.mark.reference,
-    pytest.mark.skipif(not REFERENCE_TRACES, reason="the reference traces are not beside the checkout"),
-]
-
-
-@needs_reference[0]
-@needs_reference[1]
-@pytest.mark.parametrize("path", REFERENCE_TRACES, ids=lambda path: f"{path.parent.name}/{path.name}"[:60])
+@pytest.mark.reference
+@pytest.mark.parametrize("path", trace_paths(), ids=trace_id)
 def test_reference_traces(path: Path) -> None:
     trace = traces.open(path)
     facts = assert_conserved(trace)
@@ -195,19 +182,17 @@ def test_reference_traces(path: Path) -> None:
         assert unexplained <= 0.05 * idle.measure_ns
 
 
-@needs_reference[0]
-@needs_reference[1]
+@pytest.mark.reference
 def test_a_real_starved_gpu_waits_for_input() -> None:
-    facts = Facts(traces.open(REFERENCE / "param" / "resnet_kineto.json.gz"))
+    facts = Facts(traces.open(TRACES / "param" / "resnet_kineto.json.gz"))
     idle = facts[IdleCauses].window
     assert idle.by_cause()[Cause.INPUT] > 0.9 * idle.measure_ns
     assert idle.rows()[0].place.operator.startswith("enumerate(DataLoader)#")
 
 
-@needs_reference[0]
-@needs_reference[1]
+@pytest.mark.reference
 def test_a_real_launch_bound_gpu_waits_for_dispatch_at_a_line() -> None:
-    facts = Facts(traces.open(REFERENCE / "tracelens" / "b200" / "eager_trace.json.gz"))
+    facts = Facts(traces.open(TRACES / "tracelens" / "b200" / "eager_trace.json.gz"))
     idle = facts[IdleCauses].window
     assert idle.by_cause()[Cause.HOST_DISPATCH] > 0.9 * idle.measure_ns
     placed = sum(row.ns for row in idle.rows() if row.place.frame)
@@ -246,11 +231,10 @@ def mutated(trace: Trace, chance: np.random.Generator) -> Trace:
 
 @cache
 def reference(name: str) -> Trace:
-    return traces.open(next(path for path in REFERENCE_TRACES if name in str(path)))
+    return traces.open(next(path for path in trace_paths() if name in str(path)))
 
 
-@needs_reference[0]
-@needs_reference[1]
+@pytest.mark.reference
 @pytest.mark.parametrize("name", MUTATED)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))

@@ -10,6 +10,7 @@ import op_tables
 import pytest
 from click.testing import CliRunner
 from op_tables import job_rows
+from reference_data import STRAGGLERS
 from trace_files import assert_sound
 
 from tightship_analyzers import stragglers
@@ -141,10 +142,9 @@ class TestCommandLine:
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not op_tables.REFERENCE.exists(), reason="the reference tables are not beside the checkout")
 @pytest.mark.parametrize("name", ["trace-AR.parquet", "trace-ST.parquet"])
 def test_published_tables(name: str) -> None:
-    table = stragglers.open(op_tables.REFERENCE / name)
+    table = stragglers.open(STRAGGLERS / name)
     counted = 0
     for rank in ranks_of(table):
         trace = rank_trace(table, rank)

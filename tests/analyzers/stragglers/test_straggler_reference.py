@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import op_tables
 import pytest
+from reference_data import STRAGGLERS
 
 from tightship_analyzers import stragglers
 
@@ -16,23 +16,17 @@ JOBS = ("AR", "ST")
 TOLERANCE = 1e-3
 """What is promised; the differences are below 1e-5, as the published program counts in 32-bit seconds."""
 
-pytestmark = [
-    pytest.mark.reference,
-    pytest.mark.skipif(
-        not (op_tables.REFERENCE / "trace-AR.parquet").exists(),
-        reason=f"the reference op tables are not at {op_tables.REFERENCE}",
-    ),
-]
+pytestmark = pytest.mark.reference
 
 
 @cache
 def job(name: str) -> stragglers.WhatIf:
-    return stragglers.WhatIf(stragglers.open(op_tables.REFERENCE / f"trace-{name}.parquet"))
+    return stragglers.WhatIf(stragglers.open(STRAGGLERS / f"trace-{name}.parquet"))
 
 
 @cache
 def published(kind: str, name: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((op_tables.REFERENCE / f"{kind}-{name}.json").read_text())
+    values: dict[str, Any] = json.loads((STRAGGLERS / f"{kind}-{name}.json").read_text())
     return values
 
 

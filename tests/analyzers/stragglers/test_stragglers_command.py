@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import op_tables
 import pytest
 from click.testing import CliRunner, Result
+from reference_data import STRAGGLERS
 
 from tightship_analyzers.commands.stragglers import stragglers
 from tightship_platform.errors import TightshipError
@@ -19,10 +19,9 @@ def run(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.reference
-@pytest.mark.skipif(not op_tables.REFERENCE.exists(), reason="the reference op tables are absent")
 @pytest.mark.parametrize(("name", "slowdown", "stage"), [("AR", 1.9730, 0), ("ST", 1.1787, 3)])
 def test_published_jobs(name: str, slowdown: float, stage: int) -> None:
-    path = op_tables.REFERENCE / f"trace-{name}.parquet"
+    path = STRAGGLERS / f"trace-{name}.parquet"
     result = run(path, "--json")
     assert result.exit_code == 0, result.output
     said: dict[str, Any] = json.loads(result.stdout)
