@@ -55,7 +55,7 @@ fix: install  ## repair style
 	$(BIN)/ruff format .
 
 docs: install  ## regenerate the generated documents (rule catalogue, command line)
-	$(BIN)/python -m tightship_analyzers.docs
+	$(BIN)/python tools/docs.py
 
 bench: install  ## every benchmark; tables on the screen, JSON under benchmarks/out
 	@for b in benchmarks/*.py; do echo "==> $$b"; $(BIN)/python $$b || exit 1; done

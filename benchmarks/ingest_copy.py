@@ -25,10 +25,10 @@ from rich.table import Table
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import services
 
-from tightship_platform import database as databases
+from tightship_platform.database import engine as databases
+from tightship_platform.database.models import Sample
+from tightship_platform.database.upsert import Row, add_missing, add_samples
 from tightship_platform.ingest.inventory import put_devices, put_host
-from tightship_platform.ingest.upsert import Row, add_missing, add_samples
-from tightship_platform.models import Sample
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import DeviceRecord, DeviceSample

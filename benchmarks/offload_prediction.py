@@ -29,9 +29,9 @@ from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.rates import hardware
 from tightship_analyzers.offload_planner.schedule import Links
 from tightship_analyzers.offload_planner.simulate import simulate
-from tightship_offload.cpu_backend import CpuBackend
-from tightship_offload.plan import Clipping, HardwareSpec
-from tightship_offload.probe import Probe
+from tightship_offload.backends.cpu import CpuBackend
+from tightship_offload.job.probe import Probe
+from tightship_offload.plan.model import Clipping, HardwareSpec
 
 OUT = Path(__file__).parent / "out" / "offload_prediction.json"
 LAYERS, WIDTH, TOKENS = 8, 256, 768

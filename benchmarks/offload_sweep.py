@@ -24,13 +24,13 @@ from torch import Tensor, nn
 
 import tightship_offload as offload
 from tightship_analyzers.offload_planner.candidate import Candidate, Rules, spread_over
-from tightship_analyzers.offload_planner.limits import Wish
+from tightship_analyzers.offload_planner.constraints import Wish
 from tightship_analyzers.offload_planner.measured import profile_of
 from tightship_analyzers.offload_planner.planner import search
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.rates import hardware
-from tightship_offload.plan import Clipping, HardwareSpec, Recompute
-from tightship_offload.probe import Probe
+from tightship_offload.job.probe import Probe
+from tightship_offload.plan.model import Clipping, HardwareSpec, Recompute
 
 OUT = Path(__file__).parent / "out" / "offload_sweep.json"
 MODELS: dict[str, tuple[tuple[float, ...], float, int, int]] = {

@@ -38,12 +38,12 @@ MEGABYTES_A_TIME = 53
 OURS_FOUR = """
 import sys
 from tightship_analyzers import trace
-from tightship_analyzers.breakdown.idle import idle_by_stream
-from tightship_analyzers.breakdown.kernel_classes import kernel_classes
-from tightship_analyzers.breakdown.kernels import kernel_names, kernel_types
-from tightship_analyzers.breakdown.overlap import overlap
-from tightship_analyzers.breakdown.step_filter import without_last_step
-from tightship_analyzers.breakdown.temporal import temporal_breakdown
+from tightship_analyzers.metrics.idle import idle_by_stream
+from tightship_analyzers.metrics.kernel_classes import kernel_classes
+from tightship_analyzers.metrics.kernels import kernel_names, kernel_types
+from tightship_analyzers.metrics.overlap import overlap
+from tightship_analyzers.metrics.step_filter import without_last_step
+from tightship_analyzers.metrics.temporal import temporal_breakdown
 kept = without_last_step(trace.open(sys.argv[1], processes=2))
 classes = kernel_classes(kept)
 for analysis in (temporal_breakdown, overlap, kernel_types, kernel_names):

@@ -17,8 +17,8 @@ from typing import Any
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors import rank_file
-from tightship_collectors.ranks import start_ticks_of
+from tightship_collectors.jobs import control_file
+from tightship_collectors.jobs.ranks import start_ticks_of
 from tightship_platform.client import ApiClient
 from tightship_platform.errors import TightshipError
 from tightship_platform.settings import load_settings
@@ -123,8 +123,8 @@ class Rig:
         content = {"run": key, "workflow": f"small-{key[:4]}", "start_ns": now_ns(), "host": "launcher"}
         content |= record or {}
         (run_dir / "run.json").write_text(json.dumps(content))
-        flags = rank_file.Flag.GUARD | rank_file.Flag.RANK_FROM_ENV | rank_file.Flag.STEP_HOOK
-        code = f"MAGIC, FLAGS, STEPS = {rank_file.MAGIC!r}, {int(flags)}, {rank_file.OFF_STEPS}\n{JOB}"
+        flags = control_file.Flag.GUARD | control_file.Flag.RANK_FROM_ENV | control_file.Flag.STEP_HOOK
+        code = f"MAGIC, FLAGS, STEPS = {control_file.MAGIC!r}, {int(flags)}, {control_file.OFF_STEPS}\n{JOB}"
         env = os.environ | {"TIGHTSHIP_RUN": key, "TIGHTSHIP_RUN_DIR": str(run_dir)}
         processes = [
             subprocess.Popen(
@@ -175,11 +175,11 @@ def stop(process: subprocess.Popen[Any], number: int = signal.SIGTERM, timeout_s
 
 def write_control_file(run_dir: Path, pid: int, *, steps: int, rank: int = 0) -> None:
     """A control file for a process that writes none itself."""
-    flags = int(rank_file.Flag.RANK_FROM_ENV | rank_file.Flag.STEP_HOOK)
+    flags = int(control_file.Flag.RANK_FROM_ENV | control_file.Flag.STEP_HOOK)
     head = struct.pack(
         "<8sIiQiiIIQQQ",
-        rank_file.MAGIC,
-        rank_file.VERSION,
+        control_file.MAGIC,
+        control_file.VERSION,
         pid,
         start_ticks_of(pid),
         rank,
@@ -190,4 +190,4 @@ def write_control_file(run_dir: Path, pid: int, *, steps: int, rank: int = 0) ->
         now_ns(),
         now_ns(),
     )
-    (run_dir / "ranks" / str(pid)).write_bytes(head.ljust(rank_file.SIZE, b"\0"))
+    (run_dir / "ranks" / str(pid)).write_bytes(head.ljust(control_file.SIZE, b"\0"))

@@ -19,7 +19,7 @@ from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.api import create_app
 from tightship_platform.client import API, ApiClient
-from tightship_platform.database import Database
+from tightship_platform.database.engine import Database
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns
 

@@ -9,8 +9,8 @@ from typing import Any
 from records import MIN, T0, ask, lease_of, told
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow
-from tightship_platform.reads import captures
+from tightship_platform import captures as capture_flow
+from tightship_platform.queries import captures
 
 NOW = T0 + MIN
 SHA = "a" * 64

@@ -9,9 +9,9 @@ from pathlib import Path
 from records import MIN, T0, S, ask, batch, ended, held, lease_of, started, steps, told
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest
-from tightship_platform.artifacts import ArtifactStore, trace_key
-from tightship_platform.database import Database
+from tightship_platform import captures, ingest
+from tightship_platform.captures.artifact_store import ArtifactStore, trace_key
+from tightship_platform.database.engine import Database
 
 RECORDED = Path(__file__).parent / "data" / "traces"
 MINUTES = 10
@@ -35,17 +35,17 @@ def finish(session: Session, run: str = "a1", workflow: str = "train") -> None:
 def a_capture(database: Database, artifacts: ArtifactStore, run: str, files: Mapping[int, bytes], *, now: int) -> str:
     """A capture of a live run with one trace file per rank, uploaded and not yet analysed; its key."""
     with database.session() as session:
-        key = capture_flow.request(session, ask(run), now=now).key
+        key = captures.request(session, ask(run), now=now).key
     with database.session() as session:
-        [lease] = capture_flow.lease(session, lease_of(run), now=now)
+        [lease] = captures.lease(session, lease_of(run), now=now)
         assert lease.capture == key
         for state in ("armed", "recording", "written"):
-            capture_flow.report(session, key, told(state, ranks=files), now=now)
+            captures.report(session, key, told(state, ranks=files), now=now)
     for rank, content in files.items():
         sha256 = hashlib.sha256(content).hexdigest()
         stored = artifacts.write(trace_key(run, key, rank, sha256), [content], max_bytes=1 << 30, sha256=sha256)
         with database.session() as session:
-            capture_flow.trace_stored(
+            captures.trace_stored(
                 session,
                 key,
                 rank=rank,

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from api_calls import Capture, ok
 
-from tightship_offload.plan import HardwareSpec
+from tightship_offload.plan.model import HardwareSpec
 
 JOB = Path(__file__).parent / "block_job.py"
 GIB = 2**30

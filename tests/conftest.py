@@ -38,8 +38,8 @@ import reference_data
 import services
 from sqlalchemy import create_engine, make_url, text
 
-from tightship_platform import database as databases
-from tightship_platform.models import Base
+from tightship_platform.database import engine as databases
+from tightship_platform.database.models import Base
 from tightship_platform.settings import Settings, load_settings
 
 # In the background of a shell, or under nohup, these are ignored, and every child inherits that: jobs that tests end by

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tightship_offload.early import EarlyUpdates, Undo
+from tightship_offload.runtime.early_updates import EarlyUpdates, Undo
 
 
 class Watch:

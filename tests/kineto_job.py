@@ -20,8 +20,8 @@ import time
 import uuid
 from pathlib import Path
 
-from tightship_collectors import rank_file as layout
-from tightship_collectors.ranks import start_ticks_of
+from tightship_collectors.jobs import control_file as layout
+from tightship_collectors.jobs.ranks import start_ticks_of
 
 POLL_S = 0.1
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.checkpoint import checkpoint
 
-from tightship_offload.attach import apply
-from tightship_offload.cpu_backend import CpuBackend
-from tightship_offload.engine import Engine, engine_of
-from tightship_offload.happens_before import Ledger
+from tightship_offload.backends.cpu import CpuBackend
+from tightship_offload.backends.race_detector import Ledger
+from tightship_offload.runtime.apply import apply
+from tightship_offload.runtime.engine import Engine, engine_of
 
 LAYERS = 5
 WIDTH = 16

@@ -21,8 +21,8 @@ from offload_loops import batch, loss_of
 from torch import Tensor
 
 import tightship_offload as offload
-from tightship_offload import nvme
-from tightship_offload.cpu_backend import CpuBackend
+from tightship_offload.backends.cpu import CpuBackend
+from tightship_offload.runtime import nvme
 
 STEPS = 12
 LAYERS = 3

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 import tightship_offload as offload
-from tightship_offload.cpu_backend import CpuBackend
-from tightship_offload.happens_before import Ledger
+from tightship_offload.backends.cpu import CpuBackend
+from tightship_offload.backends.race_detector import Ledger
 
 STEPS = 12
 Loop = Callable[[Any, Any, Callable[[], None]], list[Tensor]]

@@ -15,8 +15,8 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from waiting import PATIENCE_S
 
 import tightship_offload as offload
-from tightship_offload.cpu_backend import CpuBackend
-from tightship_offload.happens_before import Ledger
+from tightship_offload.backends.cpu import CpuBackend
+from tightship_offload.backends.race_detector import Ledger
 
 STEPS = 20
 

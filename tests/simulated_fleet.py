@@ -16,8 +16,8 @@ from simulated_findings import FINDINGS, OPPORTUNITIES, gap_evidence, summary
 from sqlalchemy import Engine, insert
 from sqlalchemy.orm import Session
 
-from tightship_platform.database import open_database, upgrade
-from tightship_platform.models import (
+from tightship_platform.database.engine import open_database, upgrade
+from tightship_platform.database.models import (
     Allocation,
     Capture,
     Device,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_platform.demo import JOBS
+from tightship_platform.demo.plot import JOBS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -143,7 +143,7 @@ def loop_of(model: nn.Module, optimizer: Any) -> Step:
 
 def no_offload(shape: Shape, device: str, folder: Path, cap: int | None) -> tuple[Step, dict[str, Any]]:
     """Everything on the device. Its layers are timed first, for the plan."""
-    from tightship_offload.probe import Probe
+    from tightship_offload.job.probe import Probe
 
     model = make(shape, device)
     low = shape.dtype != "float32"
@@ -163,10 +163,10 @@ def no_offload(shape: Shape, device: str, folder: Path, cap: int | None) -> tupl
 def tightship(shape: Shape, device: str, folder: Path, cap: int | None) -> tuple[Step, dict[str, Any]]:
     """By a plan from the steps that were measured without offload, else from counted work."""
     import tightship_offload as offload
-    from tightship_analyzers.offload_planner.compose import make_plan
-    from tightship_analyzers.offload_planner.limits import Wish
+    from tightship_analyzers.offload_planner.constraints import Wish
     from tightship_analyzers.offload_planner.measured import profile_of
-    from tightship_offload.plan import Dtype, HardwareSpec, Precision, Recompute
+    from tightship_analyzers.offload_planner.plans import make_plan
+    from tightship_offload.plan.model import Dtype, HardwareSpec, Precision, Recompute
 
     hardware = HardwareSpec.from_mapping(yaml.safe_load((folder / "hardware.yaml").read_text()), "hardware")
     record = record_file(folder, shape)

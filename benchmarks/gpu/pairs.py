@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.rank_analysis import Wanted
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.findings.model import Finding
 from tightship_platform.errors import Invalid
 
 OUT = Path(__file__).parents[1] / "out" / "gpu_pairs.json"

@@ -15,15 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tightship_offload.attach import apply
-    from tightship_offload.clipping import clip_grad_norm_
-    from tightship_offload.early import EarlyUpdates
-    from tightship_offload.engine import engine_of
     from tightship_offload.errors import OffloadError, PlanError
-    from tightship_offload.nvme import NvmeTier
-    from tightship_offload.plan import Plan
-    from tightship_offload.plan_file import read_plan
-    from tightship_offload.stats import OffloadStats
+    from tightship_offload.plan.file import read_plan
+    from tightship_offload.plan.model import Plan
+    from tightship_offload.runtime.apply import apply
+    from tightship_offload.runtime.clipping import clip_grad_norm_
+    from tightship_offload.runtime.early_updates import EarlyUpdates
+    from tightship_offload.runtime.engine import engine_of
+    from tightship_offload.runtime.nvme import NvmeTier
+    from tightship_offload.runtime.stats import OffloadStats
 
 __all__ = [
     "EarlyUpdates",
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EarlyUpdates": "early",
-    "NvmeTier": "nvme",
+    "EarlyUpdates": "runtime.early_updates",
+    "NvmeTier": "runtime.nvme",
     "OffloadError": "errors",
-    "OffloadStats": "stats",
-    "Plan": "plan",
+    "OffloadStats": "runtime.stats",
+    "Plan": "plan.model",
     "PlanError": "errors",
-    "apply": "attach",
-    "clip_grad_norm_": "clipping",
-    "engine_of": "engine",
-    "read_plan": "plan_file",
+    "apply": "runtime.apply",
+    "clip_grad_norm_": "runtime.clipping",
+    "engine_of": "runtime.engine",
+    "read_plan": "plan.file",
 }
 
 

@@ -14,10 +14,10 @@ from device_trace import DeviceTrace
 from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.across_ranks.arrivals import CollectiveArrivals, collective_arrivals
-from tightship_analyzers.across_ranks.skew import ArrivalSkew, arrival_skew
-from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.ranks.arrivals import CollectiveArrivals, collective_arrivals
+from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 NS = 1_000_000
 TRANSFER_NS = 50_000

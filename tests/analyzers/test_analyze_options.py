@@ -16,13 +16,13 @@ from device_trace import DeviceTrace
 from reference_data import TRACES, exact_figures
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.catalogue import TRACE_RULES
+from tightship_analyzers.analysis.from_files import OfflineResult, analyze_paths
+from tightship_analyzers.analysis.rank_analysis import RankAnalysis, Wanted
+from tightship_analyzers.analysis.rank_figures import rank_figures
+from tightship_analyzers.analysis.rank_processes import analyze_files
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.offline import OfflineResult, analyze_paths
-from tightship_analyzers.rank_analysis import RankAnalysis, Wanted
-from tightship_analyzers.rank_figures import rank_figures
-from tightship_analyzers.rank_processes import analyze_files
+from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_platform.errors import TightshipError
 from tightship_platform.units import NS_PER_MS
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from captured import a_capture, begin, finish, recorded
 
-from tightship_analyzers import tasks
-from tightship_platform.artifacts import open_artifacts
-from tightship_platform.celery_app import ANALYZE_CAPTURE, PERIODS_S, create_celery
-from tightship_platform.process_database import process_database
-from tightship_platform.reads import captures, findings, opportunities, runs
+from tightship_analyzers.fleet import tasks
+from tightship_platform.captures.artifact_store import open_artifacts
+from tightship_platform.database.per_process import process_database
+from tightship_platform.queries import captures, findings, opportunities, runs
+from tightship_platform.tasks.app import ANALYZE_CAPTURE, PERIODS_S, create_celery
 from tightship_platform.units import now_ns
 
 
 @pytest.fixture
 def platform(platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A platform whose database this process opens anew, as a fresh worker does."""
-    from tightship_platform import process_database as module
+    from tightship_platform.database import per_process as module
 
     monkeypatch.setattr(module, "_opened", {})
     yield platform_env

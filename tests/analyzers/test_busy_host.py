@@ -10,7 +10,7 @@ from gpu_job import MS, PLACE, US, GpuJob
 from rule_jobs import STEPS, host_code, work
 
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.rules.host.busy_host import BUFFERS, FUSE, MOVE, RULE, Remedy
 
 PAUSE_NS = 2 * MS

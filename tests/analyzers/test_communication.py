@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from device_trace import DeviceTrace
 
-from tightship_analyzers.breakdown.kernel_classes import Evidence, KernelClass, kernel_classes
-from tightship_analyzers.facts.device_busy import DeviceBusy
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.judge import judge_trace
+from tightship_analyzers.metrics.kernel_classes import Evidence, KernelClass, kernel_classes
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.communication import is_communication
 

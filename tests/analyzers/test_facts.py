@@ -9,18 +9,18 @@ from made_trace import BACKWARD, MadeTrace, at
 from reference_data import TRACES, trace_id, trace_paths
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.facts.device_busy import DeviceBusy
-from tightship_analyzers.facts.frames import ThreadFrames, is_user_frame, place_of
-from tightship_analyzers.facts.host_activity import MAX_SILENCE_NS
-from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.facts.activity.device_busy import DeviceBusy
+from tightship_analyzers.facts.activity.host_activity import MAX_SILENCE_NS
+from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts, NotApplicable
-from tightship_analyzers.facts.op_tree import OpTree
-from tightship_analyzers.facts.saves import SAVE_FRAMES, Saves
-from tightship_analyzers.facts.step_split import StepSplit
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.rule import Failed
+from tightship_analyzers.facts.program.frames import ThreadFrames, is_user_frame, place_of
+from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.program.op_tree import OpTree
+from tightship_analyzers.facts.program.saves import SAVE_FRAMES, Saves
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.model import Failed
 from tightship_platform.vocabulary import Bucket, Method
 
 

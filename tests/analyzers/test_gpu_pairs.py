@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_analyzers.catalogue import find_rule
+from tightship_analyzers.rules.catalogue import find_rule
 
 pytestmark = pytest.mark.torch
 

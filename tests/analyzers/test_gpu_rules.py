@@ -11,11 +11,11 @@ import pytest
 from gpu_job import MS, US, GpuJob
 from rule_jobs import EXPECTED_NS, GEMM, HALF, JOBS, STEPS, job_of, work
 
-from tightship_analyzers.catalogue import find_rule
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.facts.kernels.plain_attention import MAX_BETWEEN
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.plain_attention import MAX_BETWEEN
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.rule import Failed, Finding
+from tightship_analyzers.findings.model import Failed, Finding
+from tightship_analyzers.rules.catalogue import find_rule
 from tightship_platform.vocabulary import Method
 
 TOLERANCE = 0.1
@@ -82,7 +82,7 @@ def test_without_a_sign_nothing_is_derived(tmp_path: Path) -> None:
     rule = replace(find_rule("pageable-copy"))
     trace = job_of("pageable-copy", bad=False).read(tmp_path)
     facts = Facts(trace)
-    from tightship_analyzers.judge import judge_facts
+    from tightship_analyzers.analysis.judge import judge_facts
 
     said = judge_facts(facts, rules=(rule,))
     assert said.findings == [] and said.not_judged == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tightship_analyzers.facts.held_idle import (
+from tightship_analyzers.facts.run.held_idle import (
     MAX_ACTIVITY_FRAC,
     MIN_WINDOW_NS,
     MINUTE_NS,
@@ -12,8 +12,8 @@ from tightship_analyzers.facts.held_idle import (
     RunHistory,
     held_idle,
 )
-from tightship_analyzers.rule import NotApplicable
-from tightship_analyzers.rules.fleet.device_held_idle import RULE
+from tightship_analyzers.findings.model import NotApplicable
+from tightship_analyzers.rules.runs.device_held_idle import RULE
 
 START = 1_790_000_040 * 1_000_000_000
 assert START % MINUTE_NS == 0

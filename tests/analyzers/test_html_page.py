@@ -9,13 +9,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.rank_analysis import Wanted
 from tightship_analyzers.commands.analyze import analyze
-from tightship_analyzers.gap_lanes import MAX_DEPTH
-from tightship_analyzers.html_page.gap_drawing import drawing
-from tightship_analyzers.html_page.markup import element, text
-from tightship_analyzers.html_page.page import page
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.rank_analysis import Wanted
+from tightship_analyzers.report.gap_lanes import MAX_DEPTH
+from tightship_analyzers.report.html.gap_drawing import drawing
+from tightship_analyzers.report.html.markup import element, text
+from tightship_analyzers.report.html.page import page
 from tightship_platform.errors import TightshipError
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tightship_analyzers.facts.held_idle import RunHistory
-from tightship_analyzers.facts.run_memory import NEAR_FRAC, DeviceMemory, Lack, RunEnd
-from tightship_analyzers.rule import Finding, NotApplicable
-from tightship_analyzers.rules.fleet import model_near_memory_limit as near
-from tightship_analyzers.rules.fleet import out_of_memory_run as out
+from tightship_analyzers.facts.run.held_idle import RunHistory
+from tightship_analyzers.facts.run.memory import NEAR_FRAC, DeviceMemory, Lack, RunEnd
+from tightship_analyzers.findings.model import Finding, NotApplicable
+from tightship_analyzers.rules.runs import model_near_memory_limit as near
+from tightship_analyzers.rules.runs import out_of_memory_run as out
 
 GIB = 1 << 30
 HOUR = 3600 * 10**9

@@ -8,10 +8,10 @@ import pytest
 from gpu_job import MS, US, GpuJob
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.catalogue import find_rule
+from tightship_analyzers.analysis.judge import Verdict, judge_trace
+from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.judge import Verdict, judge_trace
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.rules.catalogue import find_rule
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import Method
 

@@ -18,9 +18,9 @@ import pytest
 import trace_files
 from device_trace import DeviceTrace
 
-from tightship_analyzers.html_page.page import page
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.rank_analysis import Wanted
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.report.html.page import page
 from tightship_platform.errors import TightshipError
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"

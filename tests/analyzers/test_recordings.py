@@ -14,17 +14,17 @@ from rule_jobs import EXPECTED_NS, JOBS, STEPS, job_of
 from trace_files import trace_text, unmarked
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.catalogue import TRACE_RULES, find_rule
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.judge import judge_trace
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.model import Failed, Finding, NotApplicable, Rule
 from tightship_analyzers.fleet.account import Phases
 from tightship_analyzers.fleet.accounting import tells
-from tightship_analyzers.html_page.page import page
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.rule import Failed, Finding, NotApplicable, Rule
+from tightship_analyzers.report.html.page import page
+from tightship_analyzers.rules.catalogue import TRACE_RULES, find_rule
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.vocabulary import SavingUnit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from device_trace import DeviceTrace
 
-from tightship_analyzers.judge import judge_trace
+from tightship_analyzers.analysis.judge import judge_trace
 
 
 def stepping(steps: int) -> tuple[DeviceTrace, range]:

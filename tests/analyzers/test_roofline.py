@@ -14,10 +14,10 @@ from reference_data import TRACES
 from tightship_analyzers import hardware
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.memo import Facts, NotApplicable
-from tightship_analyzers.facts.op_shapes import Inputs
-from tightship_analyzers.roofline.fusion import FusionCandidates
-from tightship_analyzers.roofline.measured import Roofline
-from tightship_analyzers.roofline.work import Family, convolution_outputs, work_of
+from tightship_analyzers.facts.program.op_shapes import Inputs
+from tightship_analyzers.facts.roofline.fusion import FusionCandidates
+from tightship_analyzers.facts.roofline.measured import Roofline
+from tightship_analyzers.facts.roofline.work import Family, convolution_outputs, work_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 BF16, FLOAT = "c10::BFloat16", "float"

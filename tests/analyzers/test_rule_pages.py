@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from tightship_analyzers import docs
-from tightship_analyzers.catalogue import HEADINGS, RULES, find_rule
 from tightship_analyzers.commands.rules import rules as rules_command
+from tightship_analyzers.rules.catalogue import HEADINGS, RULES, find_rule
 from tightship_platform.errors import NotFound
 
 

@@ -10,11 +10,11 @@ import pytest
 from rule_jobs import JOBS
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.catalogue import RULES, SAMPLE_RULES, TRACE_RULES
-from tightship_analyzers.evidence import MAX_SPANS
+from tightship_analyzers.analysis.judge import Verdict, judge_trace
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.judge import Verdict, judge_trace
-from tightship_analyzers.rule import Failed, Finding
+from tightship_analyzers.findings.evidence import MAX_SPANS
+from tightship_analyzers.findings.model import Failed, Finding
+from tightship_analyzers.rules.catalogue import RULES, SAMPLE_RULES, TRACE_RULES
 from tightship_analyzers.rules.host import (
     loop_indexing,
     single_tensor_optimizer,

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.distortion import undistort
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.fleet.step_pace import Counted, median_step
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.ranks import RankVerdict, merge_ranks
-from tightship_analyzers.rule import Finding, Saving
-from tightship_analyzers.summary import merge_claims
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks
+from tightship_analyzers.analysis.summary import merge_claims
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.model import Finding, Saving
+from tightship_analyzers.findings.profiling_overhead import undistort
+from tightship_analyzers.fleet.untraced_steps import Counted, median_step
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import SavingUnit
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from made_trace import MadeTrace, at
 
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.rules.host.synchronous_scalar_read import MIN_STEP_FRAC
 
 STEP_US = 1000

@@ -8,17 +8,17 @@ import pytest
 from gpu_job import MS, US, GpuJob
 from rule_jobs import work
 
-from tightship_analyzers.across_ranks.arrivals import collective_arrivals
-from tightship_analyzers.across_ranks.side_by_side import SideBySide
-from tightship_analyzers.across_ranks.skew import ArrivalSkew, arrival_skew
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.judge import judge_ranks
+from tightship_analyzers.analysis.rank_analysis import Wanted
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.judge import judge_ranks
-from tightship_analyzers.not_applicable import NotApplicable
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.rank_analysis import Wanted
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.ranks.arrivals import collective_arrivals
+from tightship_analyzers.ranks.rank_comparison import SideBySide
+from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.rules.communication.straggling_rank import MIN_STEPS
+from tightship_platform.results.not_applicable import NotApplicable
 
 RANKS, STEPS = 4, 6
 LATE_NS = 500 * US

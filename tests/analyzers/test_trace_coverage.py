@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from trace_files import Written
 
 from tightship_analyzers import trace
+from tightship_analyzers.analysis.judge import judge_trace
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.commands.diff import diff
-from tightship_analyzers.judge import judge_trace
 from tightship_analyzers.trace.coverage import GIVES_WORK
 from tightship_platform.vocabulary import Bucket
 

@@ -15,10 +15,10 @@ from trace_files import Written
 from tightship_analyzers import trace
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.columns import EventKind, Evidence
-from tightship_analyzers.trace.cutter import Cutter
-from tightship_analyzers.trace.kineto_columns import MOST_BLOCKS, EventColumns
-from tightship_analyzers.trace.kineto_events import decode
-from tightship_analyzers.trace.kineto_kinds import OVERHEADS, Event
+from tightship_analyzers.trace.kineto.columns import MOST_BLOCKS, EventColumns
+from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.events import decode
+from tightship_analyzers.trace.kineto.kinds import OVERHEADS, Event
 
 BASE = trace_files.BASE_NS + 4_313_986_415_000_000
 

@@ -13,11 +13,11 @@ import trace_files
 
 from tightship_analyzers import trace
 from tightship_analyzers.trace.blocks import TextSource
-from tightship_analyzers.trace.cutter import Cutter
-from tightship_analyzers.trace.kineto_columns import EventColumns
+from tightship_analyzers.trace.kineto.columns import EventColumns
+from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.reader import open_trace
+from tightship_analyzers.trace.kineto.second_process import SecondReader
 from tightship_analyzers.trace.limits import Limits
-from tightship_analyzers.trace.reader import open_trace
-from tightship_analyzers.trace.second_reader import SecondReader
 
 ALWAYS = Limits(second_reader_bytes=0, block_bytes=2**12)
 REPEATS = 60

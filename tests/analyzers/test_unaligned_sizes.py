@@ -10,7 +10,7 @@ from rule_jobs import GEMM, HALF, STEPS, work
 
 from tightship_analyzers import hardware
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.rules.kernels.unaligned_half_dims import HALF_BYTES, MIN_LEFT_FRAC, RULE
 
 SLOW_NS = 3 * MS

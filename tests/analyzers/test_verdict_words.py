@@ -11,15 +11,14 @@ import trace_files
 from click.testing import CliRunner
 from device_trace import DeviceTrace
 
-from tightship_analyzers.catalogue import TRACE_RULES
+from tightship_analyzers.analysis.from_files import OfflineResult, analyze_paths
+from tightship_analyzers.analysis.judge import Verdict
+from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks, midpoint_frac
+from tightship_analyzers.analysis.rank_analysis import Wanted
 from tightship_analyzers.commands.analyze import analyze
-from tightship_analyzers.html_page.page import page
-from tightship_analyzers.judge import Verdict
-from tightship_analyzers.offline import OfflineResult, analyze_paths
-from tightship_analyzers.rank_analysis import Wanted
-from tightship_analyzers.ranks import RankVerdict, merge_ranks, midpoint_frac
-from tightship_analyzers.rule import Finding, Saving
-from tightship_analyzers.verdict_words import (
+from tightship_analyzers.findings.model import Finding, Saving
+from tightship_analyzers.report.html.page import page
+from tightship_analyzers.report.sentences import (
     devices_differ,
     graph_words,
     headline,
@@ -30,6 +29,7 @@ from tightship_analyzers.verdict_words import (
     step_words,
     unclaimed_words,
 )
+from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_platform.units import format_frac
 from tightship_platform.vocabulary import Bucket
 

@@ -11,13 +11,13 @@ from gpu_job import GpuJob
 from rule_jobs import JOBS, job_of
 
 from tightship_analyzers import trace as traces
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.judge import judge_facts
+from tightship_analyzers.analysis.picked_steps import pick_step
+from tightship_analyzers.analysis.rank_analysis import Wanted
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.html_page.page import page
-from tightship_analyzers.judge import judge_facts
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.picked_steps import pick_step
-from tightship_analyzers.rank_analysis import Wanted
-from tightship_analyzers.rule import Finding
+from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.report.html.page import page
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"
 SLIP = re.compile(r"(?<![\w.,×#:/+-])1 (?!(?:ms|ns|µs|s|is|was|has|loses)\b)(?:\w+ )?\w+s\b(?!\()")

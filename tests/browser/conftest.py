@@ -13,7 +13,7 @@ import pytest
 from api_calls import Served, serving
 from simulated_fleet import fill
 
-from tightship_platform.database import open_database
+from tightship_platform.database.engine import open_database
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

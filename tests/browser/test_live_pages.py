@@ -11,8 +11,8 @@ import httpx
 import pytest
 from api_calls import HOST, RUN, Served, heartbeat, ok, run_record, serving, sha256, trace_file
 
-from tightship_platform import capture_flow
-from tightship_platform.auth import create_token
+from tightship_platform import captures
+from tightship_platform.api.auth import create_token
 from tightship_platform.vocabulary import Scope
 
 pytestmark = pytest.mark.browser
@@ -92,8 +92,8 @@ def test_a_capture_asked_for_by_button_moves_through_its_stages(
         agent.uploads()
         stage(here, "uploaded")
         with served.database.session() as session:
-            assert capture_flow.start_analysis(session, agent.capture)
-            capture_flow.analyzed(session, agent.capture)
+            assert captures.start_analysis(session, agent.capture)
+            captures.analyzed(session, agent.capture)
         stage(here, "analyzed")
         assert here.page.locator(".stages li.done").count() == 7
         here.page.get_by_text("all traces after").wait_for()
@@ -181,7 +181,7 @@ def test_names_that_try_to_be_markup_stay_text(served: Served, tab: Callable[...
 def test_behind_a_login_with_a_token_that_may_only_read(
     make_platform_env: Callable[..., Any], tab: Callable[..., Tab]
 ) -> None:
-    from tightship_platform.database import open_database
+    from tightship_platform.database.engine import open_database
 
     env = make_platform_env()
     with open_database(env.settings) as database, database.session() as session:

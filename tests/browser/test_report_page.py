@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tightship_analyzers.html_page.page import page
-from tightship_analyzers.offline import analyze_paths
-from tightship_analyzers.rank_analysis import Wanted
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.report.html.page import page
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"
 DARK_PAPER = "rgb(20, 22, 26)"

@@ -14,7 +14,7 @@ from captured_workflow import record, store
 
 from tightship_analyzers.offload_planner.profile import write_profile
 from tightship_analyzers.offload_planner.traced import profile_of_trace
-from tightship_offload.plan_file import parse_plan, read_plan
+from tightship_offload.plan.file import parse_plan, read_plan
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch, pytest.mark.timeout(600)]
 

@@ -17,11 +17,11 @@ import pytest
 from agent_rig import Rig, stop
 from waiting import wait_for
 
-from tightship_collectors import agent as agents
-from tightship_collectors.agent import Agent
-from tightship_collectors.attribution import LocalRun
-from tightship_collectors.host_run import HostRun
-from tightship_collectors.run_records import read_run_record
+from tightship_collectors.agent import agent as agents
+from tightship_collectors.agent.agent import Agent
+from tightship_collectors.jobs.attribution import LocalRun
+from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.run_records import read_run_record
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S
 
@@ -94,8 +94,8 @@ def test_every_step_counts_once_however_the_agent_dies(rig: Rig) -> None:
     wait_for(lambda: (steps_of(rig, job.key) or 0) >= steps)
     stop(agent)
     assert steps_of(rig, job.key) == steps
-    from tightship_platform.database import open_database
-    from tightship_platform.models import Allocation, StepStat
+    from tightship_platform.database.engine import open_database
+    from tightship_platform.database.models import Allocation, StepStat
 
     with open_database(load_settings(rig.environ)) as database, database.session() as session:
         assert sum(row.steps for row in session.query(StepStat)) == steps
@@ -122,8 +122,8 @@ def test_records_have_no_gap_while_the_server_is_away(rig: Rig) -> None:
     wait_for(lambda: steps_of(rig, job.key) == steps)
     assert stop(agent) == 0
     assert "Traceback" not in rig.log()
-    from tightship_platform.database import open_database
-    from tightship_platform.models import HostSample
+    from tightship_platform.database.engine import open_database
+    from tightship_platform.database.models import HostSample
 
     with open_database(load_settings(rig.environ)) as database, database.session() as session:
         assert kept <= {row.time_ns for row in session.query(HostSample)}
@@ -324,7 +324,7 @@ def test_the_record_of_a_run_is_completed_not_changed() -> None:
 
 
 def test_a_large_batch_is_split_without_loss() -> None:
-    from tightship_collectors.agent import encode, split_batch
+    from tightship_collectors.agent.agent import encode, split_batch
     from tightship_platform.wire import AllocationRecord, Batch, DeviceRecord, DeviceSample, StepRecord
 
     batch = Batch(
@@ -386,7 +386,7 @@ def test_gpus_and_slices_reach_the_batch_with_their_runs(monkeypatch: pytest.Mon
 def test_the_agent_is_light() -> None:
     """What it imports is what its memory is made of; a host agent needs neither the server's libraries nor torch."""
     code = (
-        "import sys, tightship_collectors.agent_process\n"
+        "import sys, tightship_collectors.agent.process\n"
         "heavy = {'torch', 'numpy', 'sqlalchemy', 'celery', 'fastapi', 'pydantic', 'dash', 'polars', 'fsspec'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors.attribution import Attribution, LocalRun
-from tightship_collectors.holdings import Holdings
-from tightship_collectors.host_run import HostRun
-from tightship_collectors.processes import Claim, Process
+from tightship_collectors.jobs.allocations import Holdings
+from tightship_collectors.jobs.attribution import Attribution, LocalRun
+from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.processes import Claim, Process
 from tightship_collectors.sources.base import DeviceProcess
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns

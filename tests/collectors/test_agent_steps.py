@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors.host_run import HostRun, RankView
-from tightship_collectors.rank_file import OFF_STEPS, SIZE, rank_path
-from tightship_collectors.step_reader import BUCKET_NS, MAX_RANK, MAX_STEPS, StepReader
+from tightship_collectors.jobs.control_file import OFF_STEPS, SIZE, rank_path
+from tightship_collectors.jobs.live_run import HostRun, RankView
+from tightship_collectors.jobs.step_reader import BUCKET_NS, MAX_RANK, MAX_STEPS, StepReader
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import StepRecord
 

@@ -63,8 +63,8 @@ def the_run(rig: Rig) -> Any:
 
 def steps_by_rank(rig: Rig) -> dict[int, int]:
     """The sum of the stored records."""
-    from tightship_platform.database import open_database
-    from tightship_platform.models import StepStat
+    from tightship_platform.database.engine import open_database
+    from tightship_platform.database.models import StepStat
 
     found: dict[int, int] = {}
     with open_database(load_settings(rig.environ)) as database, database.session() as session:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from tightship_collectors.attribution import MAX_REFUSALS_SAID, Attribution
-from tightship_collectors.processes import YOUNG_S, ProcessTable
+from tightship_collectors.jobs.attribution import MAX_REFUSALS_SAID, Attribution
+from tightship_collectors.jobs.processes import YOUNG_S, ProcessTable
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
 

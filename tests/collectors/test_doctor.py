@@ -17,6 +17,7 @@ from nvml_recording import RecordedNvml
 from rich.console import Console
 from waiting import wait_for
 
+from tightship_collectors.delivery.spool import Spool
 from tightship_collectors.doctor import host_checks as on_host
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_collectors.doctor.host_checks import host_checks
@@ -24,7 +25,6 @@ from tightship_collectors.doctor.server_checks import server_checks
 from tightship_collectors.doctor.table import print_checks
 from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.nvml import NvmlSource
-from tightship_collectors.spool import Spool
 from tightship_platform import __version__
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import NS_PER_S, now_ns
@@ -181,7 +181,7 @@ def test_spool_backlog(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> N
     row = rows_of(host_checks(settings))["spool"]
     assert (row.state, "1 that the server refused" in row.detail) == (NOTE, True)
     with monkeypatch.context() as past:
-        past.setattr("tightship_collectors.spool.now_ns", lambda: now_ns() - 3600 * NS_PER_S)
+        past.setattr("tightship_collectors.delivery.spool.now_ns", lambda: now_ns() - 3600 * NS_PER_S)
         spool = Spool(settings.spool_dir)
         spool.put("batches", b"{}")
     row = rows_of(host_checks(settings))["spool"]

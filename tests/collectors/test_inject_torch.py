@@ -13,8 +13,8 @@ import pytest
 from launching import launch, run_dirs, start, warnings_in
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors.host_run import RankView
-from tightship_collectors.ranks import read_ranks
+from tightship_collectors.jobs.live_run import RankView
+from tightship_collectors.jobs.ranks import read_ranks
 from tightship_platform.units import now_ns
 
 pytestmark = pytest.mark.torch

@@ -13,8 +13,16 @@ import pytest
 from guard_player import load_injected, load_later
 from launching import TIGHTSHIP, ended, launch, run_dirs, warnings_in
 
+from tightship_collectors.jobs.control_file import (
+    ERROR_BYTES,
+    OFF_ERROR,
+    OFF_ERROR_NS,
+    SIZE,
+    Flag,
+    rank_path,
+    read_error,
+)
 from tightship_collectors.launch.ending import SAME_END_NS, OomKills, read_job_error
-from tightship_collectors.rank_file import ERROR_BYTES, OFF_ERROR, OFF_ERROR_NS, SIZE, Flag, rank_path, read_error
 
 PYTHON = sys.executable
 OOM = 'torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\\nsecond line")'

@@ -17,7 +17,7 @@ from agent_rig import Rig, stop
 from capture_jobs import TorchJob, ask, outcome, start_torch_job
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors.rank_file import read_rank_file
+from tightship_collectors.jobs.control_file import read_rank_file
 from tightship_platform.units import NS_PER_S
 
 pytest.importorskip("torch")

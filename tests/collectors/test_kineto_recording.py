@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from waiting import PATIENCE_S
 
-from tightship_collectors.host_run import HostRun
+from tightship_collectors.jobs.control_file import Flag, rank_path, read_rank_file
+from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.ranks import read_ranks
 from tightship_collectors.kineto import config, progress, readiness, recording
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase
 from tightship_collectors.kineto.recording import Recording
 from tightship_collectors.kineto.service import KinetoService
-from tightship_collectors.rank_file import Flag, rank_path, read_rank_file
-from tightship_collectors.ranks import read_ranks
 from tightship_platform.units import NS_PER_MS, NS_PER_S, now_ns
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import CaptureParams

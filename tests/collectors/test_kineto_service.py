@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors.host_run import HostRun
+from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.kineto import service as service_module
 from tightship_collectors.kineto.endpoint import NAME, Endpoint, Unservable
 from tightship_collectors.kineto.service import BURST, KinetoService

@@ -17,7 +17,7 @@ from tightship_collectors.launch.naming import (
     user_name,
     workflow_of,
 )
-from tightship_platform import checks
+from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.wire import NAME_MAX
 
@@ -55,7 +55,7 @@ def test_the_default_workflow_recurs_with_the_command(command: str, name: str) -
 )
 def test_a_default_workflow_is_always_a_name(program: str) -> None:
     name = workflow_of([program])
-    assert checks.name("Workflow", name) == name
+    assert validation.name("Workflow", name) == name
     assert len(name) <= NAME_MAX
 
 
@@ -101,7 +101,7 @@ def test_the_scheduler_names_the_job() -> None:
     for variable in JOB_ID_VARIABLES:
         assert external_id_of({variable: "9.host"}) == "9.host"
     odd = external_id_of({"PBS_JOBID": "a\nb" * 500})
-    assert odd is not None and checks.name("External id", odd) == odd
+    assert odd is not None and validation.name("External id", odd) == odd
 
 
 def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

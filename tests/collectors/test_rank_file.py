@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 from guard_player import load_injected, load_later, play_the_guard
 
-from tightship_collectors import rank_file
-from tightship_collectors.rank_file import (
+from tightship_collectors.jobs import control_file
+from tightship_collectors.jobs.control_file import (
     Flag,
     arm_capture,
     clear_capture,
@@ -23,7 +23,7 @@ from tightship_collectors.rank_file import (
     read_rank_file,
     set_capture_window,
 )
-from tightship_collectors.ranks import start_ticks_of
+from tightship_collectors.jobs.ranks import start_ticks_of
 from tightship_platform.errors import Invalid
 
 UID = os.getuid()
@@ -42,18 +42,18 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_the_injected_code_repeats_the_layout(injected: ModuleType) -> None:
-    names = [n for n in vars(rank_file) if n.startswith("OFF_") and n not in ("OFF_MAGIC", "OFF_VERSION", "OFF_PID")]
+    names = [n for n in vars(control_file) if n.startswith("OFF_") and n not in ("OFF_MAGIC", "OFF_VERSION", "OFF_PID")]
     names.remove("OFF_START_TICKS")  # these four are written as one, see HEAD
     last_words = load_later("last_words")
     for name in ("OFF_ERROR_NS", "OFF_ERROR", "ERROR_BYTES"):
-        assert getattr(last_words, name) == getattr(rank_file, name), name
+        assert getattr(last_words, name) == getattr(control_file, name), name
     names = [name for name in names if not hasattr(last_words, name)]
     assert len(names) >= 11
     for name in [*names, "SIZE", "MAGIC", "VERSION", "CAPTURE_PATH_BYTES", "RUNNING", "EXITING", "CANCELLED"]:
-        assert getattr(injected, name) == getattr(rank_file, name), name
+        assert getattr(injected, name) == getattr(control_file, name), name
     for flag in Flag:
         assert getattr(injected, flag.name) == flag, flag.name
-    assert sum(Flag) == rank_file.ALL_FLAGS
+    assert sum(Flag) == control_file.ALL_FLAGS
 
 
 def test_what_the_job_writes_is_what_the_agent_reads(
@@ -131,7 +131,7 @@ def test_a_file_that_is_gone_is_a_process_that_has_ended(run_dir: Path) -> None:
 def test_a_trace_path_that_does_not_fit_is_refused_whole(injected: ModuleType, run_dir: Path) -> None:
     file = injected.ControlFile(str(run_dir), injected.GUARD)
     path = rank_path(run_dir, os.getpid())
-    longest = Path("/" + "x" * (rank_file.CAPTURE_PATH_BYTES - 2))
+    longest = Path("/" + "x" * (control_file.CAPTURE_PATH_BYTES - 2))
     assert arm_capture(path, uid=UID, trace=longest, deadline_ns=9)
     assert file.capture_path() == str(longest)
     clear_capture(path, uid=UID)
@@ -140,28 +140,28 @@ def test_a_trace_path_that_does_not_fit_is_refused_whole(injected: ModuleType, r
     assert file.u32[injected.OFF_CAPTURE_IN_FLIGHT // 4] == 0
 
 
-def head(pid: int, magic: bytes = rank_file.MAGIC, version: int = rank_file.VERSION) -> bytes:
+def head(pid: int, magic: bytes = control_file.MAGIC, version: int = control_file.VERSION) -> bytes:
     return struct.pack("<8sIiQiiIIQQQ", magic, version, pid, 1, -1, -1, 1, 0, 0, 0, 0)
 
 
 def _symlink(path: Path) -> None:
     target = path.parent.parent / "target"
-    target.write_bytes(head(77).ljust(rank_file.SIZE, b"\0"))
+    target.write_bytes(head(77).ljust(control_file.SIZE, b"\0"))
     path.symlink_to(target)
 
 
 def _sparse(path: Path) -> None:
     path.write_bytes(head(77))
-    os.truncate(path, rank_file.SIZE * 1000)
+    os.truncate(path, control_file.SIZE * 1000)
 
 
 @pytest.mark.parametrize(
     "forge",
     [
         lambda path: path.write_bytes(head(77)),
-        lambda path: path.write_bytes(head(78).ljust(rank_file.SIZE, b"\0")),
-        lambda path: path.write_bytes(head(77, magic=b"something"[:8]).ljust(rank_file.SIZE, b"\0")),
-        lambda path: path.write_bytes(head(77, version=9).ljust(rank_file.SIZE, b"\0")),
+        lambda path: path.write_bytes(head(78).ljust(control_file.SIZE, b"\0")),
+        lambda path: path.write_bytes(head(77, magic=b"something"[:8]).ljust(control_file.SIZE, b"\0")),
+        lambda path: path.write_bytes(head(77, version=9).ljust(control_file.SIZE, b"\0")),
         lambda path: path.write_bytes(b""),
         _sparse,
         os.mkfifo,
@@ -176,7 +176,7 @@ def test_what_is_no_control_file_is_neither_read_nor_written(run_dir: Path, forg
     assert read_rank_file(path, uid=UID) is None
     before = path.read_bytes() if path.is_file() else b""
     arm_capture(path, uid=UID, trace=TRACE, deadline_ns=9)
-    if path.is_file() and path.stat().st_size != rank_file.SIZE:
+    if path.is_file() and path.stat().st_size != control_file.SIZE:
         assert path.read_bytes() == before
     if path.is_symlink():
         assert path.read_bytes() == before

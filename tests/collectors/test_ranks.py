@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors import rank_file, ranks
+from tightship_collectors.jobs import control_file, ranks
+from tightship_collectors.jobs.control_file import Flag, RankFile, rank_path
+from tightship_collectors.jobs.ranks import judge, read_ranks, start_ticks_of
 from tightship_collectors.launch.environment import INJECT_DIR
-from tightship_collectors.rank_file import Flag, RankFile, rank_path
-from tightship_collectors.ranks import judge, read_ranks, start_ticks_of
 
 PLAIN = Flag.GUARD | Flag.STEP_HOOK
 
@@ -143,7 +143,7 @@ def test_a_recycled_pid_is_somebody_else(run_dir: Path) -> None:
     try:
         path = rank_path(run_dir, child.pid)
         with path.open("r+b") as file:
-            file.seek(rank_file.OFF_START_TICKS)
+            file.seek(control_file.OFF_START_TICKS)
             file.write((start_ticks_of(child.pid) - 1).to_bytes(8, "little"))
         assert read_ranks(run_dir) == ()
     finally:

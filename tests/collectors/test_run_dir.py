@@ -14,9 +14,9 @@ import pytest
 from launching import launch, run_dirs, start
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors import run_dir as run_dirs_module
-from tightship_collectors.rank_file import arm_capture, clear_capture, rank_path
-from tightship_collectors.run_dir import (
+from tightship_collectors.jobs import run_directory as run_dirs_module
+from tightship_collectors.jobs.control_file import arm_capture, clear_capture, rank_path
+from tightship_collectors.jobs.run_directory import (
     STALE_S,
     RunDir,
     is_needed,
@@ -119,7 +119,7 @@ def test_a_waiting_trace_keeps_it(runtime: Path) -> None:
 def test_a_live_process_or_a_capture_in_flight_keeps_it(runtime: Path, tmp_path: Path) -> None:
     made = RunDir.create(runtime, KEY)
     assert not is_needed(made.path)
-    source = Path(run_dirs_module.__file__).parent / "inject" / "sitecustomize.py"
+    source = Path(run_dirs_module.__file__).parents[1] / "inject" / "sitecustomize.py"
     end = tmp_path / "end"
     env = {**os.environ, "TIGHTSHIP_RUN_DIR": str(made.path)}
     job = subprocess.Popen([sys.executable, "-c", HOLD, source, end], env=env, stdout=subprocess.PIPE)
@@ -222,7 +222,7 @@ def test_a_users_config_is_read_within_reason(tmp_path: Path) -> None:
 
 def test_a_directory_under_a_job_that_was_left_running_stays(tmp_path: Path) -> None:
     """The command ends, but something that it started in the background still asks for captures."""
-    source = Path(run_dirs_module.__file__).parent / "inject" / "sitecustomize.py"
+    source = Path(run_dirs_module.__file__).parents[1] / "inject" / "sitecustomize.py"
     hold, end = tmp_path / "hold.py", tmp_path / "end"
     hold.write_text(HOLD)
     up = tmp_path / "up"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors import spool as spools
-from tightship_collectors.spool import BLOCK, KEPT_ASIDE, Spool
+from tightship_collectors.delivery import spool as spools
+from tightship_collectors.delivery.spool import BLOCK, KEPT_ASIDE, Spool
 
 
 def drain(spool: Spool) -> list[bytes]:
@@ -185,7 +185,7 @@ def test_a_folder_that_is_taken_away_comes_back(tmp_path: Path) -> None:
 def test_nothing_that_put_returned_from_is_lost_to_kill_9(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from tightship_collectors.spool import Spool\n"
+        "from tightship_collectors.delivery.spool import Spool\n"
         "spool = Spool(pathlib.Path(sys.argv[1]))\n"
         "for number in range(10**9):\n"
         "    spool.put('batches', b'%d ' % number + b'x' * 20000)\n"

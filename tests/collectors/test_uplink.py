@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors import uplink as uplinks
-from tightship_collectors.spool import Spool
-from tightship_collectors.uplink import MAX_ATTEMPTS, Pause, Uplink
+from tightship_collectors.delivery import sender as uplinks
+from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Pause, Uplink
+from tightship_collectors.delivery.spool import Spool
 from tightship_platform.client import ApiClient
 from tightship_platform.settings import Settings
 from tightship_platform.wire import Heartbeat

@@ -11,9 +11,9 @@ os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as commands/worker.py does, before Ce
 
 from celery import shared_task
 
-from tightship_platform import celery_app
 from tightship_platform.settings import load_settings
-from tightship_platform.worker_process import run_worker
+from tightship_platform.tasks import app
+from tightship_platform.tasks.worker import run_worker
 
 
 def note(path: str, word: str) -> None:
@@ -37,5 +37,5 @@ def slow(path: str, until: str) -> None:
 
 
 if __name__ == "__main__":
-    celery_app.PERIODS_S.clear()
+    app.PERIODS_S.clear()
     sys.exit(run_worker(load_settings(), concurrency=1, beat="--beat" in sys.argv))

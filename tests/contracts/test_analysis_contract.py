@@ -13,15 +13,22 @@ from rule_jobs import job_of
 from sqlalchemy import func, select
 from trace_files import unmarked
 
-from tightship_analyzers.analysis import analyze_capture
 from tightship_analyzers.fleet import accounting, history, idleness, ranking
-from tightship_analyzers.rules.fleet.device_held_idle import RULE as HELD_IDLE
-from tightship_platform import capture_flow, ingest
-from tightship_platform.artifacts import ArtifactStore
-from tightship_platform.database import Database
+from tightship_analyzers.fleet.capture_analysis import analyze_capture
+from tightship_analyzers.rules.runs.device_held_idle import RULE as HELD_IDLE
+from tightship_platform import captures, ingest
+from tightship_platform.captures.artifact_store import ArtifactStore
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import (
+    Capture,
+    Finding,
+    Opportunity,
+    Run,
+    RunAccount,
+    Trace,
+)
 from tightship_platform.errors import NotFound
-from tightship_platform.models import Capture, Finding, Opportunity, Run, RunAccount, Trace
-from tightship_platform.reads import findings, opportunities, runs
+from tightship_platform.queries import findings, opportunities, runs
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState, OpportunityState
 from tightship_platform.wire import StepRecord
@@ -81,7 +88,7 @@ def test_another_worker_may_be_at_it(database: Database, artifacts: ArtifactStor
         begin(session)
     key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=now_ns())
     with database.session() as session:
-        assert capture_flow.start_analysis(session, key)
+        assert captures.start_analysis(session, key)
     assert not analyze_capture(database, artifacts, key)
     with database.session() as session:
         assert session.scalar(select(func.count()).select_from(Finding)) == 0

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from waiting import PATIENCE_S, wait_for
 
-from tightship_platform.celery_app import broker_answers, create_celery, send
 from tightship_platform.settings import Settings, load_settings
+from tightship_platform.tasks.app import broker_answers, create_celery, send
 
 WORKER = Path(__file__).with_name("broker_worker.py")
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tightship_platform.celery_app import QUEUE, broker_answers, create_celery, send
-from tightship_platform.folder_broker import MAX_MESSAGE_BYTES
 from tightship_platform.settings import Settings, load_settings
+from tightship_platform.tasks.app import QUEUE, broker_answers, create_celery, send
+from tightship_platform.tasks.folder_broker import MAX_MESSAGE_BYTES
 
 
 @pytest.fixture
@@ -203,6 +203,6 @@ def test_a_message_that_cannot_be_written_is_reported_and_leaves_nothing(
         Path(name).touch()
         return os.open("/dev/full", os.O_WRONLY), name
 
-    monkeypatch.setattr("tightship_platform.folder_broker.tempfile.mkstemp", on_a_full_disk)
+    monkeypatch.setattr("tightship_platform.tasks.folder_broker.tempfile.mkstemp", on_a_full_disk)
     assert send(settings, "contract.quick", "x", "y") is False
     assert not list(queue(settings).iterdir())

@@ -10,9 +10,9 @@ from capture_steps import NOW, all_at_once, armed, never, request, state_of, sto
 from records import S, beat, lease_of, live, started
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest
-from tightship_platform.capture_flow import moves
-from tightship_platform.database import Database
+from tightship_platform import captures, ingest
+from tightship_platform.captures import transitions
+from tightship_platform.database.engine import Database
 from tightship_platform.errors import Conflict, TightshipError
 
 
@@ -31,23 +31,23 @@ def session(database: Database) -> Iterator[Session]:
 def test_an_analysis_that_nobody_begins_is_sent_off_again(session: Session) -> None:
     key = uploaded(session)
     sent: list[str] = []
-    capture_flow.sweep(session, sent.append, now=NOW + moves.ENQUEUE_NS - 1)
+    captures.sweep(session, sent.append, now=NOW + transitions.ENQUEUE_NS - 1)
     assert sent == []
     for again in range(1, 6):
-        now = NOW + again * moves.ENQUEUE_NS
-        assert capture_flow.sweep(session, sent.append, now=now).enqueued == [key]
-        assert capture_flow.sweep(session, sent.append, now=now + 1).enqueued == []
+        now = NOW + again * transitions.ENQUEUE_NS
+        assert captures.sweep(session, sent.append, now=now).enqueued == [key]
+        assert captures.sweep(session, sent.append, now=now + 1).enqueued == []
     assert sent == [key] * 5
     assert state_of(session, key)[0] == "uploaded"
 
 
 def test_an_analysis_is_begun_by_one_worker_at_a_time(session: Session) -> None:
     key = uploaded(session)
-    assert capture_flow.start_analysis(session, key, now=NOW)
-    assert not capture_flow.start_analysis(session, key, now=NOW + S)
-    capture_flow.renew_analysis(session, key, now=NOW + 100 * S)
-    capture_flow.sweep(session, never, now=NOW + 200 * S)
-    assert not capture_flow.start_analysis(session, key, now=NOW + 200 * S)
+    assert captures.start_analysis(session, key, now=NOW)
+    assert not captures.start_analysis(session, key, now=NOW + S)
+    captures.renew_analysis(session, key, now=NOW + 100 * S)
+    captures.sweep(session, never, now=NOW + 200 * S)
+    assert not captures.start_analysis(session, key, now=NOW + 200 * S)
 
 
 def test_an_analysis_that_dies_is_begun_three_times(session: Session) -> None:
@@ -55,14 +55,14 @@ def test_an_analysis_that_dies_is_begun_three_times(session: Session) -> None:
     now = NOW
     sent: list[str] = []
     for _ in range(3):
-        assert capture_flow.start_analysis(session, key, now=now)
-        now += moves.ANALYSIS_NS + 1
-        capture_flow.sweep(session, sent.append, now=now)
+        assert captures.start_analysis(session, key, now=now)
+        now += transitions.ANALYSIS_NS + 1
+        captures.sweep(session, sent.append, now=now)
     assert sent == [key, key]
     state, reason = state_of(session, key)
     assert state == "failed"
     assert reason == "its analysis was begun 3 times and never ended; the worker's log says more"
-    assert not capture_flow.start_analysis(session, key, now=now)
+    assert not captures.start_analysis(session, key, now=now)
 
 
 def test_a_broker_that_refuses_does_not_lose_the_analysis(database: Database, session: Session) -> None:
@@ -72,23 +72,23 @@ def test_a_broker_that_refuses_does_not_lose_the_analysis(database: Database, se
     def refuse(_: str) -> None:
         raise ConnectionError("broker is down")
 
-    later = NOW + moves.ENQUEUE_NS
+    later = NOW + transitions.ENQUEUE_NS
     with pytest.raises(ConnectionError), database.session() as other:
-        capture_flow.sweep(other, refuse, now=later)
+        captures.sweep(other, refuse, now=later)
     sent: list[str] = []
     with database.session() as other:
-        capture_flow.sweep(other, sent.append, now=later)
+        captures.sweep(other, sent.append, now=later)
     assert sent == [key]
 
 
 def test_an_analysis_that_fails_says_why(session: Session) -> None:
     key = uploaded(session)
-    capture_flow.fail(session, key, "rank 0: not JSON\nat byte 7", now=NOW)
+    captures.fail(session, key, "rank 0: not JSON\nat byte 7", now=NOW)
     assert state_of(session, key) == ("failed", "rank 0: not JSON at byte 7")
-    capture_flow.fail(session, key, "again", now=NOW)
+    captures.fail(session, key, "again", now=NOW)
     assert state_of(session, key) == ("failed", "rank 0: not JSON at byte 7")
     with pytest.raises(Conflict, match="is failed; only an uploaded one can become analyzed"):
-        capture_flow.analyzed(session, key, now=NOW)
+        captures.analyzed(session, key, now=NOW)
 
 
 # ---- many at once ----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_agents_that_ask_at_once_get_a_capture_once(database: Database) -> None:
             for _ in range(4):
                 order = keys if number % 2 else keys[::-1]
                 with database.session() as session:
-                    leases = capture_flow.lease(session, lease_of(*order, host=f"h{number}"), now=NOW)
+                    leases = captures.lease(session, lease_of(*order, host=f"h{number}"), now=NOW)
                 got.extend(lease.capture for lease in leases)
         except BaseException as error:
             errors.append(error)
@@ -172,7 +172,7 @@ def test_workers_that_start_at_once_begin_an_analysis_once(database: Database) -
 
     def work() -> None:
         with database.session() as session:
-            begun.append(capture_flow.start_analysis(session, key, now=NOW))
+            begun.append(captures.start_analysis(session, key, now=NOW))
 
     all_at_once([work] * 6)
     assert sorted(begun) == [False] * 5 + [True]

@@ -11,12 +11,13 @@ from records import MIN, S, beat, ended, lease_of, live, started, told
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest
-from tightship_platform.capture_flow import moves
-from tightship_platform.database import Database
+from tightship_platform import captures as capture_flow
+from tightship_platform import ingest
+from tightship_platform.captures import transitions
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Trace
 from tightship_platform.errors import Conflict, Invalid, NotFound
-from tightship_platform.models import Trace
-from tightship_platform.reads import captures
+from tightship_platform.queries import captures
 from tightship_platform.wire import LEASE_NS, ExpectedRank
 
 
@@ -34,8 +35,8 @@ def session(database: Database) -> Iterator[Session]:
 
 def test_a_request_that_no_agent_takes_expires(session: Session) -> None:
     key = request(session)
-    assert capture_flow.sweep(session, never, now=NOW + moves.REQUEST_TTL_NS).expired == []
-    assert capture_flow.sweep(session, never, now=NOW + moves.REQUEST_TTL_NS + 1).expired == [key]
+    assert capture_flow.sweep(session, never, now=NOW + transitions.REQUEST_TTL_NS).expired == []
+    assert capture_flow.sweep(session, never, now=NOW + transitions.REQUEST_TTL_NS + 1).expired == [key]
     state, reason = state_of(session, key)
     assert state == "expired"
     assert reason == "no agent asked for it within 120 s; is `tightship agent` running on h1?"
@@ -76,7 +77,7 @@ def test_a_lease_given_back_is_offered_again_after_a_moment(session: Session) ->
     capture_flow.report(session, key, told("requested", reason="no rank is ready yet"), now=NOW)
     assert state_of(session, key) == ("requested", "attempt 1 of 3: no rank is ready yet")
     assert capture_flow.lease(session, lease_of("a1"), now=NOW + S) == []
-    (again,) = capture_flow.lease(session, lease_of("a1"), now=NOW + moves.BACK_OFF_NS)
+    (again,) = capture_flow.lease(session, lease_of("a1"), now=NOW + transitions.BACK_OFF_NS)
     assert again.attempt == 2
     capture_flow.report(session, key, told("requested", reason="again"), now=NOW + 3 * S)
     (last,) = capture_flow.lease(session, lease_of("a1", host="h2"), now=NOW + 10 * S)
@@ -184,7 +185,7 @@ def test_a_failure_keeps_its_reason_on_one_line(session: Session) -> None:
     state, reason = state_of(session, key)
     assert (state, reason is not None and reason.startswith("run ended <b>early</b>x")) == ("failed", True)
     assert reason is not None
-    assert len(reason) == moves.REASON_MAX
+    assert len(reason) == transitions.REASON_MAX
     capture_flow.report(session, key, told("written", ranks=[0]), now=NOW)
     assert state_of(session, key)[0] == "failed"
 

@@ -10,12 +10,13 @@ from records import MIN, T0, S, beat, ended, lease_of, live, started, told
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest
-from tightship_platform.capture_flow.asking import MAX_WAITING
-from tightship_platform.database import Database
+from tightship_platform import captures as capture_flow
+from tightship_platform import ingest
+from tightship_platform.captures.requests import MAX_WAITING
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Capture, Trace
 from tightship_platform.errors import Conflict, Invalid, NotFound
-from tightship_platform.models import Capture, Trace
-from tightship_platform.reads import captures
+from tightship_platform.queries import captures
 from tightship_platform.wire import LEASE_NS, CaptureParams
 
 

@@ -22,12 +22,9 @@ from records import (
 from sqlalchemy import select
 
 from tightship_platform import ingest
-from tightship_platform.database import Database
-from tightship_platform.models import (
-    Allocation,
-    Base,
-)
-from tightship_platform.reads import runs
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Allocation, Base
+from tightship_platform.queries import runs
 from tightship_platform.wire import AllocationRecord
 
 NOW = T0 + MIN

@@ -28,10 +28,8 @@ from records import (
 from sqlalchemy import select
 
 from tightship_platform import ingest
-from tightship_platform.database import Database
-from tightship_platform.errors import Invalid, TooLarge
-from tightship_platform.ingest.upsert import COPY_ROWS
-from tightship_platform.models import (
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import (
     Allocation,
     Base,
     Device,
@@ -42,7 +40,9 @@ from tightship_platform.models import (
     Sample,
     StepStat,
 )
-from tightship_platform.reads import runs
+from tightship_platform.database.upsert import COPY_ROWS
+from tightship_platform.errors import Invalid, TooLarge
+from tightship_platform.queries import runs
 
 NOW = T0 + MIN
 

@@ -23,9 +23,8 @@ from records import (
 from sqlalchemy import select
 
 from tightship_platform import ingest
-from tightship_platform.database import Database
-from tightship_platform.errors import Invalid
-from tightship_platform.models import (
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import (
     Base,
     Device,
     Host,
@@ -34,7 +33,8 @@ from tightship_platform.models import (
     StepStat,
     Workflow,
 )
-from tightship_platform.reads import hosts, runs
+from tightship_platform.errors import Invalid
+from tightship_platform.queries import hosts, runs
 from tightship_platform.wire import ERROR_MAX, DeviceRecord, SourceState
 
 NOW = T0 + MIN

@@ -10,12 +10,12 @@ from records import CPU, GPU, MIN, T0, S, batch, ended, held, run_samples, sampl
 from sqlalchemy import select
 
 from tightship_analyzers.fleet import accounting, idleness, ranking
-from tightship_analyzers.rules.fleet.model_near_memory_limit import RULE as NEAR
-from tightship_analyzers.rules.fleet.out_of_memory_run import RULE as OUT
+from tightship_analyzers.rules.runs.model_near_memory_limit import RULE as NEAR
+from tightship_analyzers.rules.runs.out_of_memory_run import RULE as OUT
 from tightship_platform import ingest
-from tightship_platform.database import Database
-from tightship_platform.models import Run
-from tightship_platform.reads import findings, opportunities
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Run
+from tightship_platform.queries import findings, opportunities
 
 END = T0 + 2 * MIN
 SECONDS = range(T0, END, S)

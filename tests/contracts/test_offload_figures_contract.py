@@ -7,10 +7,10 @@ from records import MIN, T0, S, ended, started
 from sqlalchemy import func, select
 
 from tightship_platform import ingest
-from tightship_platform.database import Database
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Action, Plan, Verification
 from tightship_platform.errors import Invalid
-from tightship_platform.models import Action, Plan, Verification
-from tightship_platform.reads import runs
+from tightship_platform.queries import runs
 
 NOW = T0 + MIN
 FIGURES = {

@@ -8,10 +8,11 @@ import pytest
 from records import GPU, MIN, T0, S, ask, batch, beat, held, live, started
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest
-from tightship_platform.database import Database
+from tightship_platform import captures as capture_flow
+from tightship_platform import ingest
+from tightship_platform.database.engine import Database
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.reads import captures, hosts
+from tightship_platform.queries import captures, hosts
 from tightship_platform.wire import CaptureParams, DeviceRecord
 
 NOW = T0 + MIN

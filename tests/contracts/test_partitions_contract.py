@@ -13,11 +13,12 @@ from records import CPU, T0, S, batch, beat, host_samples, live, run_samples, sa
 from sqlalchemy import event, func, insert, select, text
 from sqlalchemy.orm import Session
 
-from tightship_platform import database as databases
-from tightship_platform import ingest, partitions
-from tightship_platform.database import Database
+from tightship_platform import ingest
+from tightship_platform.database import engine as databases
+from tightship_platform.database import partitions
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import HostSample, RunSample, Sample
 from tightship_platform.errors import NotFound
-from tightship_platform.models import HostSample, RunSample, Sample
 from tightship_platform.settings import Settings
 from tightship_platform.units import now_ns
 

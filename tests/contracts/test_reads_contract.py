@@ -31,12 +31,29 @@ from records import (
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest, rollups
-from tightship_platform.database import Database
+from tightship_platform import captures as capture_flow
+from tightship_platform import ingest
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import (
+    Finding,
+    Opportunity,
+    Run,
+    RunAccount,
+    Trace,
+    Workflow,
+)
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
-from tightship_platform.reads import captures, findings, fleet, opportunities, runs, timeline, workflows
-from tightship_platform.reads.held import union
+from tightship_platform.queries import (
+    captures,
+    findings,
+    fleet,
+    opportunities,
+    runs,
+    timeline,
+    workflows,
+)
+from tightship_platform.queries.allocations import union
+from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket
 
 NOW = T0 + MIN

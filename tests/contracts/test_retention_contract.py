@@ -28,12 +28,25 @@ from records import (
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, ingest, partitions, retention, rollups, trace_files
-from tightship_platform.database import Database
-from tightship_platform.models import HostSample, RemovedDay, Rollup, Run, RunSample, Sample, StepStat, Trace
-from tightship_platform.reads import captures
-from tightship_platform.reads.timeline import run_timeline
-from tightship_platform.retention import DAY_NS, remove_minutes, remove_samples
+from tightship_platform import captures as capture_flow
+from tightship_platform import ingest
+from tightship_platform.captures import files
+from tightship_platform.database import partitions
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import (
+    HostSample,
+    RemovedDay,
+    Rollup,
+    Run,
+    RunSample,
+    Sample,
+    StepStat,
+    Trace,
+)
+from tightship_platform.queries import captures
+from tightship_platform.queries.timeline import run_timeline
+from tightship_platform.samples import retention, rollups
+from tightship_platform.samples.retention import DAY_NS, remove_minutes, remove_samples
 
 FIRST = retention.day_of(T0)
 """Start of the first day with samples."""
@@ -122,7 +135,7 @@ def test_nothing_goes_that_is_kept_for_ever(database: Database) -> None:
     assert remove_samples(database, keep_days=0, now=FIRST + 5000 * DAY_NS).days == 0
     assert remove_minutes(database, keep_days=0, now=FIRST + 5000 * DAY_NS) == 0
     with database.session() as session:
-        assert trace_files.give_up_old(session, keep_days=0, now=FIRST + 5000 * DAY_NS) == 0
+        assert files.give_up_old(session, keep_days=0, now=FIRST + 5000 * DAY_NS) == 0
         assert _counts(session, FIRST) == ALL
 
 
@@ -300,9 +313,9 @@ def test_old_traces_lose_their_files_and_keep_what_was_found(database: Database)
     with database.session() as session:
         session.execute(update(Trace).values(summary={"steps": 7}))
         end = NOW + 90 * DAY_NS
-        assert trace_files.give_up_old(session, keep_days=90, now=end) == 0
-        assert trace_files.give_up_old(session, keep_days=90, now=end + 1) == 1
-        assert trace_files.give_up_old(session, keep_days=90, now=end + 2) == 0
+        assert files.give_up_old(session, keep_days=90, now=end) == 0
+        assert files.give_up_old(session, keep_days=90, now=end + 1) == 1
+        assert files.give_up_old(session, keep_days=90, now=end + 2) == 0
     with database.session() as session:
         (rank,) = captures.get_capture(session, old)["ranks"]
         assert (rank["url"], rank["bytes"]) == (None, 10)
@@ -314,4 +327,4 @@ def test_traces_of_a_capture_under_way_are_not_old(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         store(session, armed(session, (0, 1)), 0)
-        assert trace_files.give_up_old(session, keep_days=1, now=NOW + 400 * DAY_NS) == 0
+        assert files.give_up_old(session, keep_days=1, now=NOW + 400 * DAY_NS) == 0

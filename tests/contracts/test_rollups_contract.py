@@ -8,9 +8,10 @@ from records import CPU, GPU, HOUR, MIN, T0, S, batch, ended, held, samples, sta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform import ingest, rollups
-from tightship_platform.database import Database
-from tightship_platform.models import Device, Rollup, Run
+from tightship_platform import ingest
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Device, Rollup, Run
+from tightship_platform.samples import rollups
 
 START = T0 - T0 % HOUR
 """A full hour."""

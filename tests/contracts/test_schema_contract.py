@@ -13,10 +13,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import JSON, BigInteger, Boolean, Float, Integer, Table, create_engine, inspect, make_url, select, text
 
-from tightship_platform import database as databases
-from tightship_platform import schema
+from tightship_platform.database import engine as databases
+from tightship_platform.database import schema
+from tightship_platform.database.models import Base
 from tightship_platform.errors import DatabaseUnreachable, Invalid, SchemaMismatch
-from tightship_platform.models import Base
 from tightship_platform.settings import Settings
 
 
@@ -109,7 +109,7 @@ def test_runs_of_before_count_as_judged(settings: Settings) -> None:
 def test_the_migrated_schema_is_that_of_the_models(settings: Settings) -> None:
     databases.upgrade(settings)
     with databases.open_database(settings) as database, database.engine.connect() as connection:
-        from tightship_platform.schema import partitions_of
+        from tightship_platform.database.schema import partitions_of
 
         partitions = partitions_of(connection)
         options = {

@@ -18,13 +18,20 @@ from conftest import POSTGRES, PlatformEnv
 from records import started
 from sqlalchemy import select
 
-from tightship_platform import ingest, store_owner, tasks, trace_files
-from tightship_platform.artifacts import ArtifactStore, open_artifacts, trace_key
+from tightship_platform import ingest
+from tightship_platform.captures import files as trace_files
+from tightship_platform.captures import store_owner
+from tightship_platform.captures.artifact_store import (
+    ArtifactStore,
+    open_artifacts,
+    trace_key,
+)
 from tightship_platform.cli import root
-from tightship_platform.database import Database, open_database, upgrade
+from tightship_platform.database.engine import Database, open_database, upgrade
+from tightship_platform.database.models import Installation
 from tightship_platform.errors import Conflict
-from tightship_platform.models import Installation
 from tightship_platform.settings import Settings
+from tightship_platform.tasks import periodic
 from tightship_platform.units import now_ns
 
 LATER = now_ns() + 2 * trace_files.SETTLED_NS
@@ -136,9 +143,10 @@ def test_processes_that_ask_at_once_get_the_same_id(database_url: str, tmp_path:
     settings = Settings(home=tmp_path, database_url=database_url)
     upgrade(settings)
     code = (
-        "import sys; from pathlib import Path; from tightship_platform import store_owner; "
-        "from tightship_platform.artifacts import open_artifacts; "
-        "from tightship_platform.database import open_database; from tightship_platform.settings import Settings; "
+        "import sys; from pathlib import Path; from tightship_platform.captures import store_owner; "
+        "from tightship_platform.captures.artifact_store import open_artifacts; "
+        "from tightship_platform.database.engine import open_database; "
+        "from tightship_platform.settings import Settings; "
         "settings = Settings(home=Path(sys.argv[1]), database_url=sys.argv[2]); database = open_database(settings); "
         "sys.stdin.read(); store_owner.claim(database, open_artifacts(settings)); database.close()"
     )
@@ -197,7 +205,7 @@ def test_another_installation_removes_nothing_until_a_person_says_so(
         os.utime(folder / file, (long_ago, long_ago))
     everything = sorted(ours + theirs)
     with caplog.at_level(logging.INFO):
-        tasks.remove_old_files()
+        periodic.remove_old_files()
     assert [r.levelname for r in caplog.records if "carries no installation id" in r.getMessage()] == ["WARNING"]
     assert isinstance(_cli("sweep-traces", "--yes").exception, Conflict)
     asked = _cli("adopt-store", input="n\n")
@@ -207,7 +215,7 @@ def test_another_installation_removes_nothing_until_a_person_says_so(
 
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        tasks.remove_old_files()
+        periodic.remove_old_files()
     assert [r.levelname for r in caplog.records if "21 of the 41 trace files" in r.getMessage()] == ["WARNING"]
     asked = _cli("sweep-traces", input="n\n")
     shown = " ".join(asked.stdout.split())

@@ -16,13 +16,15 @@ from records import S, started, told
 from sqlalchemy import delete, select
 from waiting import wait_for
 
-from tightship_platform import capture_flow, ingest, store_owner, trace_files
-from tightship_platform.artifacts import ArtifactStore, Stored, trace_key
-from tightship_platform.database import Database
+from tightship_platform import captures, ingest
+from tightship_platform.captures import files as trace_files
+from tightship_platform.captures import store_owner
+from tightship_platform.captures.artifact_store import ArtifactStore, Stored, trace_key
+from tightship_platform.captures.files import Removed
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Run, Trace
 from tightship_platform.errors import Conflict
-from tightship_platform.models import Run, Trace
-from tightship_platform.retention import DAY_NS
-from tightship_platform.trace_files import Removed
+from tightship_platform.samples.retention import DAY_NS
 from tightship_platform.units import now_ns
 from tightship_platform.wire import LeaseRequest
 
@@ -97,7 +99,7 @@ def test_a_late_upload_of_an_earlier_attempt_replaces_nothing(served: Served, to
         capture.report("requested", reason="the agent was stopped")
         with served.database.session() as session:
             asked = LeaseRequest(host=HOST, runs=[RUN])
-            assert [lease.attempt for lease in capture_flow.lease(session, asked, now=now_ns() + 60 * S)] == [2]
+            assert [lease.attempt for lease in captures.lease(session, asked, now=now_ns() + 60 * S)] == [2]
         for state in ("armed", "recording", "written"):
             capture.report(state, expected=[{"rank": 0, "pid": 100}])
         trace = ok(capture.put(new, attempt=2))["trace"]
@@ -115,10 +117,10 @@ def test_a_file_of_another_attempt_is_not_what_completes_the_capture(database: D
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session)
-        capture_flow.report(session, key, told("requested", reason="stopped"), now=NOW)
+        captures.report(session, key, told("requested", reason="stopped"), now=NOW)
         asked = LeaseRequest(host="h1", runs=["a1"])
-        (lease,) = capture_flow.lease(session, asked, now=NOW + 60 * S)
-        capture_flow.report(session, key, told("armed", ranks=[0]), now=NOW + 60 * S)
+        (lease,) = captures.lease(session, asked, now=NOW + 60 * S)
+        captures.report(session, key, told("armed", ranks=[0]), now=NOW + 60 * S)
     first = {"rank": 0, "pid": 100, "host": "h1", "now": NOW + 61 * S}
     with database.session() as session, pytest.raises(Conflict, match="is in attempt 2; this is a file of attempt 1"):
         trace_files.record(session, store, key, _put(store, key, b"old"), attempt=1, **first)
@@ -213,7 +215,7 @@ def _captured(database: Database, store: ArtifactStore, ranks: int) -> str:
         with database.session() as session:
             trace_files.record(session, store, key, stored, rank=rank, pid=100 + rank, host="h1", now=NOW)
     with database.session() as session:
-        capture_flow.analyzed(session, key, now=NOW)
+        captures.analyzed(session, key, now=NOW)
     return key
 
 

@@ -10,7 +10,7 @@ from api_calls import Served, serving
 from simulated_fleet import fill
 from waiting import PATIENCE_S
 
-from tightship_platform.database import open_database
+from tightship_platform.database.engine import open_database
 
 
 @pytest.fixture(scope="session")

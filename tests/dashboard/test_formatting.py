@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tightship_dashboard import formatting as fmt
+from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 
 BERLIN = ZoneInfo("Europe/Berlin")

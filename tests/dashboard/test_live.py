@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import html, no_update
 
-from tightship_dashboard.live import changed, changed_rows, digests
+from tightship_dashboard.pages.live import changed, changed_rows, digests
 
 
 def test_only_changed_parts_are_sent() -> None:

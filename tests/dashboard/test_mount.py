@@ -20,12 +20,12 @@ from fastapi import FastAPI
 from simulated_fleet import LIVE_RUN
 from waiting import PATIENCE_S
 
-from tightship_analyzers.catalogue import RULES
-from tightship_dashboard import routing
-from tightship_dashboard.backend import CALLBACK_MAX_BYTES, PlatformBackend
-from tightship_dashboard.first_paint import TightshipDash
-from tightship_dashboard.rule_text import rule_text
-from tightship_dashboard.view import parse_query
+from tightship_analyzers.rules.catalogue import RULES
+from tightship_dashboard.pages.view import parse_query
+from tightship_dashboard.sentences.rule_text import rule_text
+from tightship_dashboard.server import routing
+from tightship_dashboard.server.backend import CALLBACK_MAX_BYTES, PlatformBackend
+from tightship_dashboard.server.first_paint import TightshipDash
 
 FIT = ("/will-it-fit", "/will-it-fit?workflow=nope&memory=x")
 PAGES = ("/", "/?range=24h", "/runs", "/runs?by=input", f"/runs/{LIVE_RUN}", "/findings/1", *FIT)
@@ -263,7 +263,7 @@ def test_every_rule_has_its_page(rule: str) -> None:
 
 def test_the_server_starts_without_what_reads_traces() -> None:
     code = (
-        "import sys, tightship_dashboard.app\n"
+        "import sys, tightship_dashboard.server.app\n"
         "sys.exit(', '.join(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules))) or 0)"
     )
     started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from tightship_analyzers.offload_planner.ask import answer
-from tightship_analyzers.offload_planner.question import Question
-from tightship_dashboard import answers, fit_answers
+from tightship_analyzers.offload_planner.answer import answer
+from tightship_analyzers.offload_planner.request import Question
 from tightship_dashboard.figures import fit, window
-from tightship_dashboard.fit_request import FIELDS, checked
-from tightship_dashboard.formatting import zone_of
-from tightship_dashboard.links import fit_href
+from tightship_dashboard.pages.fit_request import FIELDS, checked
+from tightship_dashboard.sentences import answers, fit_answers
+from tightship_dashboard.sentences.formatting import zone_of
+from tightship_dashboard.sentences.links import fit_href
 from tightship_platform.errors import Invalid
 
 GIB = 2**30

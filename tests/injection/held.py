@@ -6,9 +6,14 @@ import random
 
 from injection.trial import Outcome
 
-from tightship_analyzers.facts.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, DeviceMinute, RunHistory
-from tightship_analyzers.rule import NotApplicable
-from tightship_analyzers.rules.fleet.device_held_idle import RULE
+from tightship_analyzers.facts.run.held_idle import (
+    MAX_ACTIVITY_FRAC,
+    MINUTE_NS,
+    DeviceMinute,
+    RunHistory,
+)
+from tightship_analyzers.findings.model import NotApplicable
+from tightship_analyzers.rules.runs.device_held_idle import RULE
 
 START_NS = 29_833_333 * MINUTE_NS
 

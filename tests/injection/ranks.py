@@ -11,7 +11,7 @@ from injection.recording import Recording
 from injection.sites import Base
 from injection.trial import Outcome
 
-from tightship_analyzers.offline import analyze_paths
+from tightship_analyzers.analysis.from_files import analyze_paths
 
 RULE = "straggling-rank"
 JITTER_FRAC = 0.05

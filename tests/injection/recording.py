@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from trace_files import with_times
 
-from tightship_analyzers.trace.kineto_kinds import COPIES, KERNELS, SETS, SYNCS, TABLE_OF
+from tightship_analyzers.trace.kineto.kinds import COPIES, KERNELS, SETS, SYNCS, TABLE_OF
 
 DEVICE = frozenset(name for name, table in TABLE_OF.items() if table in (KERNELS, COPIES, SETS, SYNCS))
 DEVICE_SIDE = DEVICE | {"gpu_user_annotation"}

@@ -9,19 +9,19 @@ import numpy as np
 from injection.recording import Recording
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.facts.blocking_copies import BlockingCopies
-from tightship_analyzers.facts.collective_calls import CollectiveCalls
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.dispatch_gaps import DispatchGaps
-from tightship_analyzers.facts.host_syncs import HostSyncs
-from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.analysis.judge import Verdict, judge_facts
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
+from tightship_analyzers.facts.blocking.copies import BlockingCopies
+from tightship_analyzers.facts.blocking.host_syncs import HostSyncs
+from tightship_analyzers.facts.idle.dispatch_gaps import DispatchGaps
+from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
+from tightship_analyzers.facts.kernels.zero_grads import ZERO_GRAD
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.op_tree import OpTree
-from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
-from tightship_analyzers.facts.saves import Saves
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.facts.zero_grads import ZERO_GRAD
-from tightship_analyzers.judge import Verdict, judge_facts
+from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.program.op_tree import OpTree
+from tightship_analyzers.facts.program.saves import Saves
+from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
+from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s, Trace
 

@@ -19,7 +19,7 @@ from injection.trial import Outcome, company, fits, run, run_harmless
 from rule_jobs import job_of
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.catalogue import TRACE_RULES
+from tightship_analyzers.rules.catalogue import TRACE_RULES
 
 EXPLORE = os.environ.get("TIGHTSHIP_EXPLORE") == "1"
 SEED = int(os.environ.get("TIGHTSHIP_INJECTION_SEED") or (random.SystemRandom().randrange(10**6) if EXPLORE else 9))

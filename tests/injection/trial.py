@@ -14,8 +14,8 @@ from injection.recording import Recording
 from injection.sites import Base
 
 from tightship_analyzers import trace as traces
+from tightship_analyzers.analysis.judge import Verdict, judge_trace
 from tightship_analyzers.hardware import find
-from tightship_analyzers.judge import Verdict, judge_trace
 
 MOST_THERE_FRAC = {"launch-bound": 0.15, "exposed-communication": 0.15}
 """Share of the step that may be a rule's already, and is taken off what it says afterwards; 0 for all others."""

@@ -17,7 +17,7 @@ from services import free_port
 from waiting import PATIENCE_S
 
 from tightship_analyzers.offload_planner.traced import profile_of_trace
-from tightship_offload.plan_file import read_plan
+from tightship_offload.plan.file import read_plan
 
 pytestmark = pytest.mark.torch
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_offload.host_limits import cores, memlock, read_host_limits
+from tightship_offload.plan.host_limits import cores, memlock, read_host_limits
 
 GIB = 2**30
 

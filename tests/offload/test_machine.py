@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import HardwareSpec, ModelSpec, Plan, Window
+from tightship_offload.plan.model import HardwareSpec, ModelSpec, Plan, Window
 
 pytestmark = pytest.mark.torch
 
 
 def plan(**changes: object) -> Plan:
-    from tightship_offload.machine import this_machine
+    from tightship_offload.runtime.machine import this_machine
 
     rates = dict.fromkeys(
         ("h2d_bytes_per_s", "d2h_bytes_per_s", "h2d_duplex_bytes_per_s", "d2h_duplex_bytes_per_s"), 1e9
@@ -23,7 +23,7 @@ def plan(**changes: object) -> Plan:
 
 
 def test_a_plan_of_this_machine_or_of_none_fits() -> None:
-    from tightship_offload.machine import check_machine
+    from tightship_offload.runtime.machine import check_machine
 
     check_machine(plan())
     check_machine(replace(plan(), hardware=None))
@@ -38,7 +38,7 @@ def test_a_plan_of_this_machine_or_of_none_fits() -> None:
     ],
 )
 def test_what_differs_is_named(changes: dict[str, object], said: str) -> None:
-    from tightship_offload.machine import check_machine
+    from tightship_offload.runtime.machine import check_machine
 
     with pytest.raises(PlanError) as caught:
         check_machine(plan(**changes))
@@ -52,8 +52,8 @@ def test_applying_it_in_a_script_is_refused_before_anything_changes() -> None:
     from offload_exactness import Model
 
     import tightship_offload as offload
-    from tightship_offload.attach import describe
-    from tightship_offload.layers import find_blocks
+    from tightship_offload.runtime.apply import describe
+    from tightship_offload.runtime.blocks import find_blocks
 
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -16,12 +16,12 @@ from offload_loops import adamw, batch, loss_of, plain_step  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.attach import describe  # noqa: E402
-from tightship_offload.backend import Limits  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend, host_free_bytes  # noqa: E402
+from tightship_offload.backends.base import Limits  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend, host_free_bytes  # noqa: E402
 from tightship_offload.errors import OffloadError  # noqa: E402
-from tightship_offload.layers import find_blocks  # noqa: E402
-from tightship_offload.plan import Nvme, OptimizerPlan, Plan, Window  # noqa: E402
+from tightship_offload.plan.model import Nvme, OptimizerPlan, Plan, Window  # noqa: E402
+from tightship_offload.runtime.apply import describe  # noqa: E402
+from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from offload_exactness import Model  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload import attach  # noqa: E402
-from tightship_offload.rest import place_state  # noqa: E402
+from tightship_offload.runtime import apply  # noqa: E402
+from tightship_offload.runtime.non_layer import place_state  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -54,5 +54,5 @@ def test_the_device_is_the_one_that_the_model_is_on(
     model: Any = SimpleNamespace(parameters=lambda: iter(tensors), buffers=lambda: iter(()))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(attach, "CudaBackend", lambda device: device)
-    assert str(attach._machine(model)) == taken
+    monkeypatch.setattr(apply, "CudaBackend", lambda device: device)
+    assert str(apply._machine(model)) == taken

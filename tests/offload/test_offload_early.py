@@ -15,10 +15,10 @@ from offload_loops import STEPS, adamw, batch, each_step, loss_of, plain_step, s
 from torch import Tensor, nn  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
-from tightship_offload.early import EarlyUpdates  # noqa: E402
-from tightship_offload.engine import has_engine  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.errors import OffloadError  # noqa: E402
+from tightship_offload.runtime.early_updates import EarlyUpdates  # noqa: E402
+from tightship_offload.runtime.engine import has_engine  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -19,7 +19,7 @@ from offload_loops import adamw, batch, loss_of, plain_step  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -235,7 +235,7 @@ def test_threads_end_with_the_model() -> None:
 def test_a_script_may_end_with_updates_on_their_way(model: str) -> None:
     script = f"""
 import gc, time, torch, tightship_offload as offload
-from tightship_offload.cpu_backend import CpuBackend
+from tightship_offload.backends.cpu import CpuBackend
 class Slow(CpuBackend):
     def before_work(self, lane):
         time.sleep(0.05 if lane == "update" else 0)

@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from offload_exactness import Case, Training, all_cases, differences, drawn_cases, reference, windowed  # noqa: E402
 
-from tightship_offload.backend import Lane  # noqa: E402
+from tightship_offload.backends.base import Lane  # noqa: E402
+from tightship_offload.backends.race_detector import RaceError  # noqa: E402
 from tightship_offload.errors import OffloadError  # noqa: E402
-from tightship_offload.happens_before import RaceError  # noqa: E402
-from tightship_offload.saved import LayerHooks, _Outer  # noqa: E402
+from tightship_offload.runtime.saved_tensors import LayerHooks, _Outer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -86,7 +86,7 @@ def test_a_missing_wait_is_caught_whatever_the_timing(monkeypatch: pytest.Monkey
 
 
 def test_an_update_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tightship_offload.window import Window
+    from tightship_offload.runtime.window import Window
 
     fetch = Window._fetch
 

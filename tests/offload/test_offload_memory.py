@@ -18,9 +18,9 @@ from offload_exactness import Model  # noqa: E402
 from offload_loops import batch, loss_of  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload import cuda_backend  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
-from tightship_offload.cuda_backend import CudaBackend, own_pages  # noqa: E402
+from tightship_offload.backends import cuda  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
+from tightship_offload.backends.cuda import CudaBackend, own_pages  # noqa: E402
 from tightship_offload.errors import OffloadError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -72,7 +72,7 @@ class Runtime:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     told = Runtime()
-    monkeypatch.setattr(cuda_backend, "_runtime", lambda: told)
+    monkeypatch.setattr(cuda, "_runtime", lambda: told)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     return told
 
@@ -109,7 +109,7 @@ def test_memory_that_cannot_be_pinned(runtime: Runtime) -> None:
 def test_a_forked_child_may_drop_what_it_does_not_have() -> None:
     ended = run("""
 import ctypes, gc, mmap, os
-from tightship_offload.cuda_backend import own_pages
+from tightship_offload.backends.cuda import own_pages
 pages = own_pages(2**20)
 address = pages.data_ptr()
 child = os.fork()
@@ -132,12 +132,12 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 def test_pages_are_unmapped_with_the_last_tensor() -> None:
     pages = own_pages(0)
     assert pages.numel() == mmap.PAGESIZE
-    before = len(cuda_backend._mapped)
+    before = len(cuda._mapped)
     part = pages[:10]
     del pages
-    assert len(cuda_backend._mapped) == before
+    assert len(cuda._mapped) == before
     del part
-    assert len(cuda_backend._mapped) == before - 1
+    assert len(cuda._mapped) == before - 1
 
 
 class Held:

@@ -20,8 +20,8 @@ from offload_exactness import Model, Training, differences, everything, make, tr
 from offload_loops import adamw, plain_step  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
-from tightship_offload.happens_before import Ledger  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
+from tightship_offload.backends.race_detector import Ledger  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import (
+from tightship_offload.plan.file import (
+    MOST_BYTES,
+    parse_plan,
+    plan_text,
+    read_plan,
+    write_plan,
+)
+from tightship_offload.plan.model import (
     Bottleneck,
     Clipping,
     Dtype,
@@ -35,7 +42,6 @@ from tightship_offload.plan import (
     hardware_differences,
     model_differences,
 )
-from tightship_offload.plan_file import MOST_BYTES, parse_plan, plan_text, read_plan, write_plan
 
 HARDWARE = HardwareSpec(
     device="NVIDIA H200",
@@ -86,7 +92,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_reading_a_plan_imports_no_torch() -> None:
-    code = "import sys, tightship_offload.plan_file; sys.exit('torch' in sys.modules)"
+    code = "import sys, tightship_offload.plan.file; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

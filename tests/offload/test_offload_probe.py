@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from offload_exactness import Model  # noqa: E402
 from offload_loops import adamw, plain_step  # noqa: E402
 
-from tightship_offload.probe import Probe  # noqa: E402
+from tightship_offload.job.probe import Probe  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -5,7 +5,7 @@ import sys
 
 import torch  # noqa: F401 - first, as in every script that trains
 
-from tightship_offload import engine
+from tightship_offload.runtime import engine
 
 fetches = []
 step = engine.Engine.step

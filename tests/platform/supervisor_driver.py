@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from tightship_platform import supervisor
 from tightship_platform.errors import TightshipError
+from tightship_platform.processes import supervisor
 
 
 def say(line: str) -> None:

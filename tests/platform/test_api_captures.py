@@ -16,10 +16,10 @@ from api_calls import HOST, RUN, Capture, Served, heartbeat, ok, refused, run_re
 from services import free_port
 from sqlalchemy import select
 
-from tightship_platform.auth import create_token
-from tightship_platform.celery_app import ANALYZE_CAPTURE
+from tightship_platform.api.auth import create_token
 from tightship_platform.client import ApiError
-from tightship_platform.models import Audit, Workflow
+from tightship_platform.database.models import Audit, Workflow
+from tightship_platform.tasks.app import ANALYZE_CAPTURE
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import CaptureParams, CaptureRequest
 
@@ -236,7 +236,7 @@ def test_the_client_that_everybody_uses_reads_answers_and_refusals(served: Serve
 
 
 def test_an_opportunity_changes_its_state_and_the_change_is_written_down(served: Served, http: httpx.Client) -> None:
-    from tightship_platform.models import Opportunity
+    from tightship_platform.database.models import Opportunity
 
     ok(http.post("/runs", json=run_record()))
     with served.database.session() as session:

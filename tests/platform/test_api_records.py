@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from waiting import wait_for
 
 from tightship_platform.api.scopes import JSON_MAX_BYTES
-from tightship_platform.models import Base
+from tightship_platform.database.models import Base
 from tightship_platform.units import NS_PER_S, now_ns
 
 
@@ -183,7 +183,7 @@ def test_a_defect_is_one_line_and_its_traceback_stays_in_the_log(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("tightship_platform.reads.hosts.list_hosts", broken)
+    monkeypatch.setattr("tightship_platform.queries.hosts.list_hosts", broken)
     assert "secret" not in refused(http.get("/hosts"), 500)
     wait_for(lambda: "ZeroDivisionError: secret detail" in caplog.text)  # the answer is sent before the log is written
 

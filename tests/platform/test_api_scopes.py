@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from waiting import PATIENCE_S
 
+from tightship_platform.api.auth import create_token
 from tightship_platform.api.scopes import declared, needs, route_scopes, scoped_router
-from tightship_platform.auth import create_token
 from tightship_platform.client import API
 from tightship_platform.vocabulary import Scope
 

@@ -13,12 +13,18 @@ from api_calls import HOST, Served, ok, refused, run_record
 from sqlalchemy import select
 from waiting import PATIENCE_S
 
-from tightship_platform import auth
-from tightship_platform.api import create_app
-from tightship_platform.auth import LAST_USED_EVERY_NS, create_token, hash_token, is_loopback, list_tokens, revoke_token
-from tightship_platform.database import Database
+from tightship_platform.api import auth, create_app
+from tightship_platform.api.auth import (
+    LAST_USED_EVERY_NS,
+    create_token,
+    hash_token,
+    is_loopback,
+    list_tokens,
+    revoke_token,
+)
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Audit, Token
 from tightship_platform.errors import Conflict, Invalid, NotFound
-from tightship_platform.models import Audit, Token
 from tightship_platform.vocabulary import Scope
 
 ADMIN = "admin-token-of-tests"

@@ -16,8 +16,14 @@ from services import free_port
 from sqlalchemy import select, update
 from waiting import PATIENCE_S, wait_for
 
-from tightship_platform import capture_flow, ingest, tasks
-from tightship_platform.celery_app import (
+from tightship_platform import captures, ingest
+from tightship_platform.database.models import Capture as CaptureRow
+from tightship_platform.database.models import Run
+from tightship_platform.database.per_process import process_database
+from tightship_platform.errors import Invalid
+from tightship_platform.settings import load_settings
+from tightship_platform.tasks import periodic
+from tightship_platform.tasks.app import (
     ANALYZE_CAPTURE,
     HARD_LIMIT_S,
     PERIODS_S,
@@ -27,11 +33,6 @@ from tightship_platform.celery_app import (
     send,
     shown_url,
 )
-from tightship_platform.errors import Invalid
-from tightship_platform.models import Capture as CaptureRow
-from tightship_platform.models import Run
-from tightship_platform.process_database import process_database
-from tightship_platform.settings import load_settings
 from tightship_platform.units import now_ns
 
 
@@ -130,7 +131,7 @@ def folder_env(make_platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     env = make_platform_env(broker="folder")
     for name, value in env.variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("tightship_platform.process_database._opened", {})
+    monkeypatch.setattr("tightship_platform.database.per_process._opened", {})
     return env
 
 
@@ -141,11 +142,11 @@ def test_an_analysis_that_nobody_does_is_sent_again(folder_env: Any, serve: Call
         capture.write()
         ok(capture.put(trace_file()))
     assert queued(folder_env.home) == [(ANALYZE_CAPTURE, [capture.key])]
-    tasks.sweep_captures()
+    periodic.sweep_captures()
     assert queued(folder_env.home) == []  # it was sent a moment ago
     with served.database.session() as session:
         session.execute(update(CaptureRow).values(lease_expires_ns=now_ns() - 1))
-    tasks.sweep_captures()
+    periodic.sweep_captures()
     assert queued(folder_env.home) == [(ANALYZE_CAPTURE, [capture.key])]
 
 
@@ -154,7 +155,7 @@ def test_a_request_that_no_agent_takes_expires(folder_env: Any, serve: Callable[
         capture = Capture(http)
         with process_database().session() as session:
             session.execute(update(CaptureRow).values(expires_ns=now_ns() - 1))
-        tasks.sweep_captures()
+        periodic.sweep_captures()
         assert capture.now()["state"] == "expired"
         assert "agent" in capture.now()["reason"]
 
@@ -162,11 +163,11 @@ def test_a_request_that_no_agent_takes_expires(folder_env: Any, serve: Callable[
 def test_a_run_that_fell_silent_is_lost(folder_env: Any, serve: Callable[..., Served]) -> None:
     with serve(folder_env.settings).http() as http:
         ok(http.post("/runs", json=run_record()))
-        tasks.close_lost_runs()
+        periodic.close_lost_runs()
         assert ok(http.get(f"/runs/{RUN}"))["state"] == "running"
         with process_database().session() as session:
             session.execute(update(Run).values(last_seen_ns=now_ns() - ingest.LOST_AFTER_NS - 1))
-        tasks.close_lost_runs()
+        periodic.close_lost_runs()
         assert ok(http.get(f"/runs/{RUN}"))["state"] == "lost"
 
 
@@ -174,15 +175,15 @@ def test_what_a_schedule_is_due_is_asked_for(folder_env: Any, serve: Callable[..
     with serve(folder_env.settings).http() as http:
         ok(http.post("/runs", json=run_record(start_ns=now_ns() - 3600 * 10**9)))
         with process_database().session() as session:
-            capture_flow.set_schedule(session, "vision", 60 * 10**9)
-        tasks.request_scheduled_captures()
+            captures.set_schedule(session, "vision", 60 * 10**9)
+        periodic.request_scheduled_captures()
         (capture,) = ok(http.get("/captures"))
         assert capture["requested_by"] == "schedule"
 
 
 def test_rolling_up_and_partitions_run_on_an_empty_database(folder_env: Any) -> None:
-    tasks.roll_up()
-    tasks.make_partitions()
+    periodic.roll_up()
+    periodic.make_partitions()
 
 
 def test_trouble_with_the_database_is_one_line(
@@ -190,11 +191,11 @@ def test_trouble_with_the_database_is_one_line(
 ) -> None:
     with process_database().session() as session:
         session.connection().exec_driver_sql("DROP TABLE capture_schedule")
-    for task in (tasks.sweep_captures, tasks.request_scheduled_captures):
+    for task in (periodic.sweep_captures, periodic.request_scheduled_captures):
         task()
-    monkeypatch.setattr("tightship_platform.process_database._opened", {})
+    monkeypatch.setattr("tightship_platform.database.per_process._opened", {})
     monkeypatch.setenv("TIGHTSHIP_DATABASE_URL", "sqlite:////proc/nowhere/x.db")
-    tasks.sweep_captures()
+    periodic.sweep_captures()
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("request_scheduled_captures could not run: ") for line in lines)
     assert any(line.startswith("sweep_captures could not run: ") for line in lines)
@@ -271,7 +272,7 @@ def test_rows_of_the_database_name_no_session_left_open(folder_env: Any) -> None
     """A task that forgot to end its transaction would hold SQLite's lock against everybody."""
     for name in PERIODS_S:
         if name.startswith("tightship_platform."):
-            getattr(tasks, name.partition(".")[2])()
+            getattr(periodic, name.partition(".")[2])()
     with process_database().session() as session:
         session.execute(update(Run).values(reason=None))
         assert session.scalars(select(Run)).all() == []

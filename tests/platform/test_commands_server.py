@@ -18,7 +18,7 @@ from services import free_port
 from sqlalchemy import create_engine, make_url
 from waiting import PATIENCE_S, wait_for
 
-from tightship_platform.database import open_database
+from tightship_platform.database.engine import open_database
 
 
 @pytest.fixture

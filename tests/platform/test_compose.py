@@ -272,7 +272,7 @@ def test_redis_takes_the_options_and_the_health_check_of_the_compose_file(tmp_pa
 
 def test_a_health_check_names_its_part() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "tightship_platform.health", "everything"], capture_output=True, text=True
+        [sys.executable, "-m", "tightship_platform.processes.health", "everything"], capture_output=True, text=True
     )
     assert result.returncode == 2
     assert "server, agent, worker, beat" in result.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tightship_platform.demo_report import print_report
+from tightship_platform.demo.report import print_report
 
 S = 10**9
 

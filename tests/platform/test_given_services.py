@@ -10,13 +10,13 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
 
-from tightship_platform.database import open_database
+from tightship_platform.database.engine import open_database
 from tightship_platform.settings import load_settings
 
 TESTS = Path(__file__).parents[1]
 USING = """
 import os
-from tightship_platform.database import open_database
+from tightship_platform.database.engine import open_database
 from tightship_platform.settings import load_settings
 
 def test_platform(platform_env, make_platform_env):

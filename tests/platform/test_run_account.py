@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tightship_platform.run_account import (
+from tightship_platform.results.run_account import (
     BUCKET_LABEL,
     awaits_account,
     is_untold,

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from processes import PATIENCE_S, Running
 
-from tightship_platform import part_log
-from tightship_platform.part_log import PartLog
+from tightship_platform.processes import log_file
+from tightship_platform.processes.log_file import PartLog
 
 DRIVER = Path(__file__).with_name("supervisor_driver.py")
 
@@ -159,7 +159,7 @@ def test_a_grandchild_that_holds_the_pipe_delays_nothing(run: Callable[..., Runn
 
 
 def test_log_files_are_turned_over_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_log, "MAX_BYTES", 100)
+    monkeypatch.setattr(log_file, "MAX_BYTES", 100)
     heard: list[str] = []
     log = PartLog(tmp_path / "one.log", heard.append)
     for number in range(200):

@@ -13,7 +13,7 @@ from tightship_platform.errors import TightshipError
 from tightship_platform.units import parse_duration_ns
 
 if TYPE_CHECKING:
-    from tightship_analyzers.offline import OfflineResult
+    from tightship_analyzers.analysis.from_files import OfflineResult
 
 
 class Count(click.IntRange):
@@ -27,7 +27,7 @@ GAPS = 5
 
 
 def _write_page(result: OfflineResult, path: str) -> None:
-    from tightship_analyzers.html_page.page import page
+    from tightship_analyzers.report.html.page import page
 
     try:
         Path(path).write_text(page(result), encoding="utf-8")
@@ -103,9 +103,9 @@ def analyze(
     trace in it; or a table of operations (.parquet): then every rank of it. Several files are taken for the ranks of
     one run. A file that cannot be read is told, and the others are judged all the same; the exit code is then 2.
     """
-    from tightship_analyzers.offline import analyze_paths
-    from tightship_analyzers.rank_analysis import Wanted
-    from tightship_analyzers.rank_processes import cores
+    from tightship_analyzers.analysis.from_files import analyze_paths
+    from tightship_analyzers.analysis.rank_analysis import Wanted
+    from tightship_analyzers.analysis.rank_processes import cores
 
     wanted = Wanted(
         rank=rank, step=step, rules=rules, all_steps=all_steps, untraced_step_ns=untraced_step, gaps=GAPS if html else 0
@@ -116,7 +116,7 @@ def analyze(
     if as_json:
         click.echo(json.dumps(result.as_dict(explain=explain), indent=2))
     else:
-        from tightship_analyzers.report import print_report
+        from tightship_analyzers.report.terminal import print_report
 
         print_report(result, explain=explain)
     if result.failed:

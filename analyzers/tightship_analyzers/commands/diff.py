@@ -29,12 +29,12 @@ def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) ->
     then all traces in a folder are taken for the ranks of one run. Times are per step and rank; where a trace on
     either side holds no steps, per recording.
     """
-    from tightship_analyzers.offline_diff import diff_paths
+    from tightship_analyzers.analysis.diff_from_files import diff_paths
 
     result = diff_paths(before, after, all_steps=all_steps, progress=not as_json)
     if as_json:
         click.echo(json.dumps(result.as_dict(), indent=2))
         return
-    from tightship_analyzers.diff_report import print_diff
+    from tightship_analyzers.report.diff import print_diff
 
     print_diff(result, limit=limit)

@@ -16,9 +16,9 @@ from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tightship_analyzers.offload_planner.limits import Wish
+    from tightship_analyzers.offload_planner.constraints import Wish
     from tightship_analyzers.offload_planner.profile import Profile
-    from tightship_offload.plan import HardwareSpec
+    from tightship_offload.plan.model import HardwareSpec
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _LEAST_SIZE = 2**20
@@ -137,10 +137,10 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         named = "neither" if source is None else f"both {str(source)!r} and --workflow"
         raise TightshipError(f"What to plan from is {named}; give SOURCE or --workflow, one of the two")
     with _one_line():
-        from tightship_analyzers.offload_planner.compose import make_plan
+        from tightship_analyzers.offload_planner.plans import make_plan
         from tightship_analyzers.offload_planner.tables import heading, option_row, print_alternatives, print_lines
-        from tightship_offload.explain import explain
-        from tightship_offload.plan_file import write_plan
+        from tightship_offload.plan.explain import explain
+        from tightship_offload.plan.file import write_plan
 
         given = _hardware(wished["hardware"])
         if workflow is not None:
@@ -170,8 +170,8 @@ def explain_plan(path: Path) -> None:
     """Say in words why PLAN is as it is, and what would make it faster."""
     with _one_line():
         from tightship_analyzers.offload_planner.tables import heading, print_lines
-        from tightship_offload.explain import explain
-        from tightship_offload.plan_file import read_plan
+        from tightship_offload.plan.explain import explain
+        from tightship_offload.plan.file import read_plan
 
         read = read_plan(path)
         print_lines([f"{heading(read)}.", *explain(read)])
@@ -185,10 +185,10 @@ def explain_plan(path: Path) -> None:
 def simulate(source: Path, path: Path, as_json: bool, hardware: Path | None) -> None:
     """Simulate a plan on the costs of SOURCE, a profile or a trace: how busy what is, and what the device waits for."""
     with _one_line():
-        from tightship_analyzers.offload_planner.compose import prediction_of
+        from tightship_analyzers.offload_planner.plans import prediction_of
         from tightship_analyzers.offload_planner.replay import replay
         from tightship_analyzers.offload_planner.tables import print_simulation
-        from tightship_offload.plan_file import read_plan
+        from tightship_offload.plan.file import read_plan
         from tightship_platform.units import format_ns
 
         read = read_plan(path)
@@ -214,7 +214,7 @@ def run(path: Path, optional: bool, workflow: str | None, command: tuple[str, ..
     with _one_line():
         from tightship_collectors.launch.environment import Offload
         from tightship_collectors.launch.run import Names, run_command
-        from tightship_offload.plan_file import read_plan
+        from tightship_offload.plan.file import read_plan
 
         read_plan(path)
     asked = Offload(plan=path, optional=optional)
@@ -241,8 +241,8 @@ def _profile(source: Path, given: HardwareSpec | None) -> tuple[Profile, Hardwar
 
 def _of_workflow(workflow: str) -> Profile:
     """The profile in the newest trace of a workflow that holds one; says on stderr which trace that is."""
-    from tightship_analyzers.offload_planner.of_workflow import profile_of_workflow
     from tightship_analyzers.offload_planner.sources import LOOKED_AT, command_for, lacking, sources
+    from tightship_analyzers.offload_planner.workflow_profile import profile_of_workflow
     from tightship_platform.client import ApiClient
     from tightship_platform.settings import load_settings
 
@@ -278,10 +278,10 @@ def _measured() -> HardwareSpec:
 
 
 def _wish(wished: dict[str, Any], profile: Profile) -> Wish:
-    from tightship_analyzers.offload_planner.compose import rules_for
-    from tightship_analyzers.offload_planner.limits import Wish
-    from tightship_offload.host_limits import read_host_limits
-    from tightship_offload.plan import Recompute
+    from tightship_analyzers.offload_planner.constraints import Wish
+    from tightship_analyzers.offload_planner.plans import rules_for
+    from tightship_offload.plan.host_limits import read_host_limits
+    from tightship_offload.plan.model import Recompute
 
     here = wished["hardware"] is None
     recompute, resident, slots = wished["recompute"], wished["resident"], wished["slots"]

@@ -14,9 +14,9 @@ import click
 )
 def rules(rule_id: str | None, as_json: bool) -> None:
     """List the rules, or show the page of one."""
-    from tightship_analyzers.catalogue import GROUPS, RULES, find_rule
-    from tightship_analyzers.report import print_page, print_rules
-    from tightship_analyzers.rule_pages import rule_dict
+    from tightship_analyzers.report.terminal import print_page, print_rules
+    from tightship_analyzers.rules.catalogue import GROUPS, RULES, find_rule
+    from tightship_analyzers.rules.pages import rule_dict
 
     if rule_id is not None:
         rule = find_rule(rule_id)

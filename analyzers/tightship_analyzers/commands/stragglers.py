@@ -25,7 +25,7 @@ def stragglers(path: str, workers: bool, limit: int, as_json: bool) -> None:
     PATH is a table of the job's operations as Parquet (a file or a URL), one row each; docs/stragglers.md lists the
     columns and defines every figure.
     """
-    from tightship_analyzers.straggler_report import figures, print_stragglers
+    from tightship_analyzers.report.stragglers import figures, print_stragglers
     from tightship_analyzers.stragglers import WhatIf
     from tightship_analyzers.stragglers import open as open_table
 

@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from tightship_analyzers.not_applicable import NotApplicable
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 __all__ = ["Cost", "Fact", "Facts", "NotApplicable"]
 

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.facts.held_idle import held_idle
+from tightship_analyzers.facts.run.held_idle import held_idle
 from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.history import read_history, read_phases
-from tightship_platform.models import Run, RunAccount, Trace
+from tightship_platform.database.models import Run, RunAccount, Trace
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState, SavingUnit
 

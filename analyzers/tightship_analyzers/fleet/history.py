@@ -8,11 +8,19 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, and_, case, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from tightship_analyzers.facts.held_idle import MINUTE_NS, DeviceMinute, RunHistory
-from tightship_analyzers.facts.run_memory import NEAR_FRAC, DeviceMemory, RunEnd
+from tightship_analyzers.facts.run.held_idle import MINUTE_NS, DeviceMinute, RunHistory
+from tightship_analyzers.facts.run.memory import NEAR_FRAC, DeviceMemory, RunEnd
 from tightship_analyzers.fleet.account import Phases
-from tightship_platform.models import Device, Host, Run, RunAccount, RunSample, Sample, StepStat
-from tightship_platform.reads.held import held_intervals
+from tightship_platform.database.models import (
+    Device,
+    Host,
+    Run,
+    RunAccount,
+    RunSample,
+    Sample,
+    StepStat,
+)
+from tightship_platform.queries.allocations import held_intervals
 from tightship_platform.vocabulary import DeviceKind, RunState
 
 # Written out: PostgreSQL takes two parameters of one value for two different expressions in GROUP BY.

@@ -7,11 +7,11 @@ from dataclasses import replace
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.catalogue import SAMPLE_RULES
+from tightship_analyzers.findings.model import Finding, NotApplicable
+from tightship_analyzers.fleet.findings_store import save_run_findings
 from tightship_analyzers.fleet.history import read_account, read_history, read_memory
-from tightship_analyzers.rule import Finding, NotApplicable
-from tightship_analyzers.store import save_run_findings
-from tightship_platform.models import Run
+from tightship_analyzers.rules.catalogue import SAMPLE_RULES
+from tightship_platform.database.models import Run
 from tightship_platform.units import now_ns
 
 RULE_IDS = tuple(rule.id for rule in SAMPLE_RULES)

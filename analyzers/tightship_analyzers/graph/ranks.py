@@ -14,14 +14,14 @@ from typing import Self
 
 import numpy as np
 
-from tightship_analyzers.across_ranks.arrivals import collective_arrivals
-from tightship_analyzers.across_ranks.clocks import ABSENT, Matched, match
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.graph.model import Graph
 from tightship_analyzers.graph.simulate import Run, delays, durations, run_of, settled
-from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.ranks.arrivals import collective_arrivals
+from tightship_analyzers.ranks.clocks import ABSENT, Matched, match
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

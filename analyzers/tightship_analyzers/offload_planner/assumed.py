@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from tightship_analyzers import hardware
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile, RestCost
-from tightship_analyzers.offload_planner.question import CPU
+from tightship_analyzers.offload_planner.request import CPU
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import Dtype, HardwareSpec
+from tightship_offload.plan.model import Dtype, HardwareSpec
 
 ASSUMED_SPREAD_FRAC = 0.25
 """Half the width of a prediction's interval at least, where links and updates were not measured."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import Dtype, HardwareSpec, ModelSpec, Precision
+from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision
 from tightship_platform.errors import TightshipError
 
 TIMEOUT_S = 600
@@ -96,9 +96,9 @@ def count(make: Callable[[], Any]) -> dict[str, Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    from tightship_offload.attach import describe
-    from tightship_offload.layers import find_blocks
-    from tightship_offload.probe import batch_of
+    from tightship_offload.job.probe import batch_of
+    from tightship_offload.runtime.apply import describe
+    from tightship_offload.runtime.blocks import find_blocks
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, batch, *more = make()
@@ -147,7 +147,7 @@ def _watched(model: Any, blocks: list[Any]) -> tuple[Any, dict[int, int]]:
     """(context that counts what autograd keeps, by layer; bytes of each layer's inputs)."""
     import torch
 
-    from tightship_offload.probe import tensors_in
+    from tightship_offload.job.probe import tensors_in
 
     inside = [-1]
     inputs: dict[int, int] = defaultdict(int)
@@ -188,7 +188,7 @@ def _call(model: Any, batch: Any) -> Any:
 
 def _first_number(output: Any) -> Any:
     """A loss for who gave none: the output's own, or the mean of its first tensor of floats."""
-    from tightship_offload.probe import tensors_in
+    from tightship_offload.job.probe import tensors_in
 
     own = getattr(output, "loss", None)
     if own is not None:

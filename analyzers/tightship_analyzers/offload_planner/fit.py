@@ -12,16 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from tightship_analyzers.offload_planner.candidate import Candidate, links_of
-from tightship_analyzers.offload_planner.compose import Planned, interval_of, make_plan, prediction_of
-from tightship_analyzers.offload_planner.limits import Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.constraints import Wish, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import Option
+from tightship_analyzers.offload_planner.plans import (
+    Planned,
+    interval_of,
+    make_plan,
+    prediction_of,
+)
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_analyzers.offload_planner.tables import heading, option_row
 from tightship_offload.errors import PlanError
-from tightship_offload.explain import explain
-from tightship_offload.plan import HardwareSpec
-from tightship_offload.plan_file import plan_text
+from tightship_offload.plan.explain import explain
+from tightship_offload.plan.file import plan_text
+from tightship_offload.plan.model import HardwareSpec
 
 MOST_POINTS = 24
 """Windows on the curve; of more slots than that, evenly spread ones."""

@@ -14,11 +14,16 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from tightship_analyzers.offload_planner.candidate import Candidate, links_of, spread_over
-from tightship_analyzers.offload_planner.infeasible import refuse
-from tightship_analyzers.offload_planner.limits import Limits, Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.constraints import (
+    Limits,
+    Wish,
+    limits_for,
+    shortfalls,
+)
 from tightship_analyzers.offload_planner.profile import Profile
+from tightship_analyzers.offload_planner.refusal import refuse
 from tightship_analyzers.offload_planner.simulate import Result, simulate
-from tightship_offload.plan import HardwareSpec, Recompute
+from tightship_offload.plan.model import HardwareSpec, Recompute
 
 TOLERANCE_FRAC = 0.005
 """A step this much longer than the shortest is as good, if it needs less memory."""

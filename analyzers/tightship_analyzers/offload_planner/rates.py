@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from tightship_offload.host_limits import cores, read_host_limits
-from tightship_offload.plan import HardwareSpec
+from tightship_offload.plan.host_limits import cores, read_host_limits
+from tightship_offload.plan.model import HardwareSpec
 from tightship_platform.errors import TightshipError
 
 COPY_BYTES = 128 * 2**20

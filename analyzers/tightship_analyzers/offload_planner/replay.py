@@ -7,7 +7,7 @@ from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import HardwareSpec, Plan, model_differences
+from tightship_offload.plan.model import HardwareSpec, Plan, model_differences
 
 
 def replay(plan: Plan, profile: Profile, hardware: HardwareSpec) -> Option:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tightship_offload.plan import Clipping, Placement, UpdateOrder, UpdateStart
+from tightship_offload.plan.model import Clipping, Placement, UpdateOrder, UpdateStart
 
 GRADIENTS_IN_FLIGHT = 2
 

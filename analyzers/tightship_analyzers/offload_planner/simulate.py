@@ -23,7 +23,13 @@ from tightship_analyzers.offload_planner.schedule import (
     Work,
     operations,
 )
-from tightship_offload.plan import Bottleneck, Clipping, Placement, UpdateOrder, UpdateStart
+from tightship_offload.plan.model import (
+    Bottleneck,
+    Clipping,
+    Placement,
+    UpdateOrder,
+    UpdateStart,
+)
 
 NS = 1_000_000_000
 MOST_STEPS = 8

@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tightship_analyzers.offload_planner.compose import prediction_of
 from tightship_analyzers.offload_planner.planner import Option
+from tightship_analyzers.offload_planner.plans import prediction_of
 from tightship_analyzers.offload_planner.profile import Profile
-from tightship_offload.plan import HardwareSpec, Plan, Prediction
-from tightship_platform.tables import Column, print_table
+from tightship_offload.plan.model import HardwareSpec, Plan, Prediction
+from tightship_platform.terminal import Column, print_table
 from tightship_platform.units import format_bytes, format_frac, format_ns
 
 

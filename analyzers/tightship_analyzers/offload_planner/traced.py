@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from tightship_analyzers.facts.op_shapes import OpShapes
+from tightship_analyzers.facts.program.op_shapes import OpShapes
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
 from tightship_analyzers.offload_planner.traced_layers import Layers, find_layers, within
+from tightship_analyzers.trace.kineto.reader import open_trace
 from tightship_analyzers.trace.model import Int64s, Trace
-from tightship_analyzers.trace.reader import open_trace
 from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import Dtype, ModelSpec, Precision, Recompute
+from tightship_offload.plan.model import Dtype, ModelSpec, Precision, Recompute
 
 NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE = NODE + "torch::autograd::AccumulateGrad"

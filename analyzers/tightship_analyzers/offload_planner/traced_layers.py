@@ -21,7 +21,7 @@ import numpy as np
 
 from tightship_analyzers.trace.model import Bools, Int64s, Trace
 from tightship_analyzers.trace.names import matcher
-from tightship_offload.plan import are_blocks, no_blocks
+from tightship_offload.plan.model import are_blocks, no_blocks
 
 LEAST_SHARE_FRAC = 0.3
 """Of a module's forward that the children of its ModuleList must take: two norms beside them are no layers."""

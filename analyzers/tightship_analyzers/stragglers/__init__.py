@@ -15,11 +15,11 @@ stragglers.rank_trace(table, 0)   # one rank as a canonical trace, for all that 
 """
 
 from tightship_analyzers.stragglers.grid import Worker
-from tightship_analyzers.stragglers.op_table import Limits, OpTable, OpTableError
-from tightship_analyzers.stragglers.op_types import OpType
-from tightship_analyzers.stragglers.parquet import open_op_table as open
-from tightship_analyzers.stragglers.rank_trace import rank_trace, ranks_of
 from tightship_analyzers.stragglers.what_if import Contribution, Share, WhatIf
+from tightship_analyzers.trace.op_table.op_types import OpType
+from tightship_analyzers.trace.op_table.parquet import open_op_table as open
+from tightship_analyzers.trace.op_table.rank_trace import rank_trace, ranks_of
+from tightship_analyzers.trace.op_table.table import Limits, OpTable, OpTableError
 
 __all__ = [
     "Contribution",

@@ -25,9 +25,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tightship_analyzers.stragglers.grid import OpGrid
-from tightship_analyzers.stragglers.op_table import OpTableError
-from tightship_analyzers.stragglers.op_types import COMPUTES, DATA_PARALLEL, POINT_TO_POINT, OpType
 from tightship_analyzers.stragglers.pipeline import StageOrder, transfers
+from tightship_analyzers.trace.op_table.op_types import (
+    COMPUTES,
+    DATA_PARALLEL,
+    POINT_TO_POINT,
+    OpType,
+)
+from tightship_analyzers.trace.op_table.table import OpTableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tightship_analyzers.stragglers.grid import OpGrid
-from tightship_analyzers.stragglers.op_table import OpTableError
-from tightship_analyzers.stragglers.op_types import OpType
+from tightship_analyzers.trace.op_table.op_types import OpType
+from tightship_analyzers.trace.op_table.table import OpTableError
 
 CLOCK_ERROR_NS = 50_000
 """Two clocks of one job may differ by this much; source: the published analysis (5e-5 s)."""

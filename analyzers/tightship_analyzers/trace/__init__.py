@@ -7,8 +7,8 @@ for row in range(len(recorded.device_events)):
     name = recorded.names[recorded.device_events.name[row]]
 """
 
+from tightship_analyzers.trace.kineto.reader import open_trace as open
 from tightship_analyzers.trace.limits import DEFAULT_LIMITS, Limits, TraceError
 from tightship_analyzers.trace.model import EventKind, Trace
-from tightship_analyzers.trace.reader import open_trace as open
 
 __all__ = ["DEFAULT_LIMITS", "EventKind", "Limits", "Trace", "TraceError", "open"]

@@ -23,6 +23,6 @@ def agent(interval: str, once: bool) -> None:
     interval_ns = parse_duration_ns(interval)
     if not MIN_INTERVAL_NS <= interval_ns <= MAX_INTERVAL_NS:
         raise Invalid("--interval", interval, "100ms to 60s")
-    from tightship_collectors.agent_process import run_agent
+    from tightship_collectors.agent.process import run_agent
 
     run_agent(interval_ns=interval_ns, once=once)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from tightship_collectors.delivery.spool import KINDS
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
-from tightship_collectors.run_dir import make_private
+from tightship_collectors.jobs.run_directory import make_private
 from tightship_collectors.sources.base import ABSENT, ERROR
 from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.host import HostSource
-from tightship_collectors.spool import KINDS
 from tightship_platform import __version__
 from tightship_platform.errors import Invalid
 from tightship_platform.settings import Settings

@@ -15,7 +15,7 @@ import httpx
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
 from tightship_platform.client import ANSWER_S, API, CONNECT_S
-from tightship_platform.pulse import FRESH_S, pulse_age_s
+from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
 
@@ -106,7 +106,7 @@ def _token(settings: Settings, http: httpx.Client) -> Check:
     what = "accepted for" if settings.token else "none set; without one the server grants"
     granted = [scope for scope, answer in (("ingest", ingest), ("read", read)) if answer.is_success]
     if len(granted) == 2 and not settings.token:
-        # See [Note: Open or closed] in tightship_platform/auth.py.
+        # See [Note: Open or closed] in tightship_platform/api/auth.py.
         detail = "none set, none needed: every caller on the server's machine may do everything"
         return Check(check="token", state=OK, detail=detail)
     if len(granted) == 2:

@@ -118,10 +118,10 @@ def guarded(function, *arguments):
 
 def load_later(name):
     # type: (str) -> Any
-    """A module of the folder `inject_later`, by its path: on sys.path that folder would hide modules of the job's."""
+    """A module of the folder `inject_support`, by its path: on sys.path that folder would hide modules of the job's."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject_later")
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject_support")
     spec = spec_from_file_location("_tightship_" + name, os.path.join(folder, name + ".py"))
     if spec is None or spec.loader is None:
         raise ImportError(name)

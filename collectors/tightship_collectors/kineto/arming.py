@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tightship_collectors.host_run import RankView
+from tightship_collectors.jobs.live_run import RankView
 from tightship_collectors.kineto.config import (
     TICK_NS,
     choose_common_start_ns,

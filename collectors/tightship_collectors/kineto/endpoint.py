@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from tightship_collectors.host_run import HostRun
+from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.kineto.protocol import MAX_DATAGRAM
 from tightship_platform.units import NS_PER_S
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from tightship_collectors.host_run import HostRun
+from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.kineto.delivery import Undeliverable, pack_traces, send_traces
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, lease_of
 from tightship_collectors.kineto.recording import Recording

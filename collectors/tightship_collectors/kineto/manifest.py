@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tightship_collectors.kineto.config import check_params
-from tightship_platform import checks
+from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.wire import CaptureParams, ExpectedRank, Lease
 
@@ -90,8 +90,8 @@ class Manifest:
         :raises Invalid: the server asks for something that cannot be.
         """
         return cls(
-            capture=checks.key("Capture", lease.capture),
-            run=checks.key("Run", lease.run),
+            capture=validation.key("Capture", lease.capture),
+            run=validation.key("Run", lease.run),
             run_dir=str(run_dir),
             uid=uid,
             params=check_params(lease.params),
@@ -143,8 +143,8 @@ def lease_of(answer: Any) -> Lease:
     try:
         params = CaptureParams(**answer["params"])
         return Lease(
-            capture=checks.key("Capture", answer["capture"]),
-            run=checks.key("Run", answer["run"]),
+            capture=validation.key("Capture", answer["capture"]),
+            run=validation.key("Run", answer["run"]),
             params=check_params(params),
             attempt=int(answer["attempt"]),
             lease_expires_ns=int(answer["lease_expires_ns"]),
@@ -162,7 +162,7 @@ class ManifestStore:
 
     def folder(self, capture: str) -> Path:
         """The folder of one capture."""
-        return self.root / checks.key("Capture", capture)
+        return self.root / validation.key("Capture", capture)
 
     def packed(self, capture: str, rank: int) -> Path:
         """Where a rank's compressed trace waits for the server."""
@@ -200,7 +200,7 @@ def _decode(values: dict[str, Any], name: str) -> Manifest:
     values["phase"] = Phase(values["phase"])
     values["ranks"] = [RankTrace(**rank) for rank in values["ranks"]]
     manifest = Manifest(**values)
-    if checks.key("Capture", manifest.capture) != name:
+    if validation.key("Capture", manifest.capture) != name:
         raise ValueError(f"holds the manifest of {manifest.capture}")
-    checks.key("Run", manifest.run)
+    validation.key("Run", manifest.run)
     return manifest

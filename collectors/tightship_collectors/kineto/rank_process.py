@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tightship_collectors.kineto import trace_file
-from tightship_collectors.kineto.config import final_path
-from tightship_collectors.kineto.manifest import Manifest, RankTrace
-from tightship_collectors.rank_file import (
+from tightship_collectors.jobs.control_file import (
     RankFile,
     arm_capture,
     clear_capture,
@@ -14,7 +11,10 @@ from tightship_collectors.rank_file import (
     read_rank_file,
     set_capture_window,
 )
-from tightship_collectors.ranks import is_alive
+from tightship_collectors.jobs.ranks import is_alive
+from tightship_collectors.kineto import trace_file
+from tightship_collectors.kineto.config import final_path
+from tightship_collectors.kineto.manifest import Manifest, RankTrace
 
 NOT_BEGUN_NS = 2**62
 """A time that never comes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tightship_collectors.host_run import RankView
+from tightship_collectors.jobs.live_run import RankView
 from tightship_collectors.kineto.manifest import Manifest
 from tightship_collectors.kineto.service import KinetoService
 from tightship_platform.units import NS_PER_S

@@ -16,7 +16,9 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 
-from tightship_collectors.host_run import RankView
+from tightship_collectors.jobs.control_file import rank_path, read_rank_file
+from tightship_collectors.jobs.live_run import RankView
+from tightship_collectors.jobs.ranks import read_ranks
 from tightship_collectors.kineto import readiness
 from tightship_collectors.kineto.arming import Arming
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, RankTrace
@@ -25,8 +27,6 @@ from tightship_collectors.kineto.rank_process import RankProcess
 from tightship_collectors.kineto.readiness import GiveUp
 from tightship_collectors.kineto.service import KinetoService
 from tightship_collectors.kineto.trace_file import BadTrace, remove_traces
-from tightship_collectors.rank_file import rank_path, read_rank_file
-from tightship_collectors.ranks import read_ranks
 from tightship_platform.errors import Invalid
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 from tightship_platform.vocabulary import CaptureState

@@ -25,11 +25,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tightship_collectors.host_run import HostRun
+from tightship_collectors.jobs.control_file import rank_path, read_rank_file
+from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.ranks import is_alive
 from tightship_collectors.kineto.endpoint import Endpoint, Unservable
 from tightship_collectors.kineto.protocol import Malformed, Poll, decode, encode_config, encode_registered
-from tightship_collectors.rank_file import rank_path, read_rank_file
-from tightship_collectors.ranks import is_alive
 from tightship_platform.units import NS_PER_MS, now_ns
 
 log = logging.getLogger(__name__)

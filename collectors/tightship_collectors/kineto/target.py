@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from tightship_platform import checks
+from tightship_platform import validation
 from tightship_platform.errors import Invalid, NotFound
 
 RUN_VARIABLE = b"TIGHTSHIP_RUN="
@@ -20,7 +20,7 @@ def resolve_target(text: str) -> str:
     :raises Invalid: the process was not launched by `tightship run`, or belongs to another user.
     """
     if not _PID.fullmatch(text):
-        return checks.name("Target", text)
+        return validation.name("Target", text)
     pid = int(text)
     run = _run_of(pid)
     if run is None:
@@ -40,7 +40,7 @@ def _run_of(pid: int) -> str | None:
         raise Invalid("Process", pid, f"a process whose environment user {os.geteuid()} may read") from error
     for entry in environment.split(b"\0"):
         if entry.startswith(RUN_VARIABLE):
-            return checks.key("TIGHTSHIP_RUN of the process", entry[len(RUN_VARIABLE) :].decode("utf-8", "replace"))
+            return validation.key("TIGHTSHIP_RUN of the process", entry[len(RUN_VARIABLE) :].decode("utf-8", "replace"))
     return None
 
 

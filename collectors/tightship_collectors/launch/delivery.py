@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tightship_collectors.run_dir import encode_record, replace_file
+from tightship_collectors.jobs.run_directory import encode_record, replace_file
 from tightship_platform.errors import ServerUnreachable, TightshipError
 from tightship_platform.settings import Settings
 from tightship_platform.wire import RunRecord

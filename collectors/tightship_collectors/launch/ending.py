@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
-from tightship_collectors.rank_file import FOLDER, read_error
-from tightship_collectors.ranks import MAX_FILES
-from tightship_platform import checks
+from tightship_collectors.jobs.control_file import FOLDER, read_error
+from tightship_collectors.jobs.ranks import MAX_FILES
+from tightship_platform import validation
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import ERROR_MAX
 
@@ -36,7 +36,7 @@ def read_job_error(run_dir: Path) -> str | None:
         return None
     last_ns = max(error.time_ns for error in errors)
     first = min((e for e in errors if e.time_ns >= last_ns - SAME_END_NS), key=lambda error: error.time_ns)
-    return checks.line(first.text, ERROR_MAX) or None
+    return validation.line(first.text, ERROR_MAX) or None
 
 
 class OomKills:

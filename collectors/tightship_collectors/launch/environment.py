@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tightship_collectors.run_dir import KINETO_CONF, TRACES
+from tightship_collectors.jobs.run_directory import KINETO_CONF, TRACES
 
 INJECT_DIR = Path(__file__).parent.parent / "inject"
 """Holds nothing but our sitecustomize.py: every module in it would hide one of the job's."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from tightship_platform import checks
+from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.wire import NAME_MAX
 
@@ -44,7 +44,7 @@ def workflow_of(command: Sequence[str]) -> str:
         name = _script(arguments, ".py") or _module(arguments) or program
     elif _SHELL.fullmatch(program):
         name = _script(arguments, ".sh") or program
-    return checks.line(os.fsencode(name).decode("utf-8", "replace"), NAME_MAX) or "unnamed"
+    return validation.line(os.fsencode(name).decode("utf-8", "replace"), NAME_MAX) or "unnamed"
 
 
 def _script(arguments: Iterable[str], suffix: str) -> str | None:
@@ -68,7 +68,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
         label, found, value = text.partition("=")
         if not found:
             raise Invalid("--label", text, "key=value")
-        labels[checks.name("Label", label)] = checks.name(f"Label {label}", value, empty=True)
+        labels[validation.name("Label", label)] = validation.name(f"Label {label}", value, empty=True)
     if len(labels) > MAX_LABELS:
         raise Invalid("Number of labels", len(labels), f"at most {MAX_LABELS}")
     return labels
@@ -79,7 +79,7 @@ def told_command(command: Sequence[str]) -> list[str]:
     told: list[str] = []
     hide_next = False
     for text in command[:MAX_ARGUMENTS]:
-        plain = checks.argument(os.fsencode(text).decode("utf-8", "replace"), MAX_ARGUMENT)
+        plain = validation.argument(os.fsencode(text).decode("utf-8", "replace"), MAX_ARGUMENT)
         option, found, _ = plain.partition("=")
         if hide_next and not plain.startswith("-"):
             plain = HIDDEN
@@ -93,7 +93,7 @@ def told_command(command: Sequence[str]) -> list[str]:
 def external_id_of(environ: Mapping[str, str]) -> str | None:
     """What the scheduler calls this job; None outside of one."""
     for variable in JOB_ID_VARIABLES:
-        text = checks.line(environ.get(variable, ""), NAME_MAX)
+        text = validation.line(environ.get(variable, ""), NAME_MAX)
         if text:
             return text
     return None

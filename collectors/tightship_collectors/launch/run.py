@@ -17,14 +17,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tightship_collectors.jobs.run_directory import (
+    RunDir,
+    live_run_dir,
+    read_user_conf,
+    remove_stale,
+)
 from tightship_collectors.launch import naming
 from tightship_collectors.launch.child import CannotStart, Child
 from tightship_collectors.launch.delivery import Delivery
 from tightship_collectors.launch.ending import OomKills, read_job_error
 from tightship_collectors.launch.environment import Offload, armed
 from tightship_collectors.launch.offload_file import read_offload
-from tightship_collectors.run_dir import RunDir, live_run_dir, read_user_conf, remove_stale
-from tightship_platform import checks
+from tightship_platform import validation
 from tightship_platform.errors import TightshipError
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
@@ -47,7 +52,7 @@ class Names:
     def __post_init__(self) -> None:
         for what, value in (("--workflow", self.workflow), ("--team", self.team), ("--owner", self.owner)):
             if value is not None:
-                checks.name(what, value)
+                validation.name(what, value)
 
 
 class OneLine:
@@ -63,7 +68,7 @@ class OneLine:
                 return
             self._said = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or nobody reads it any more
-            sys.stderr.write(f"tightship: {checks.line(text, 600)}\n")
+            sys.stderr.write(f"tightship: {validation.line(text, 600)}\n")
             sys.stderr.flush()
 
 

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 from dash import html
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures.elements import Node, attrs, missing, time_of
 from tightship_dashboard.figures.palette import CAPTURE_STAGES
+from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.units import format_bytes, plural, unbroken
 from tightship_platform.vocabulary import CaptureState
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from dash import dcc, html
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures.elements import Node, attrs
+from tightship_dashboard.sentences import formatting as fmt
 
 FONT = '"Helvetica Neue", Helvetica, Arial, "Liberation Sans", system-ui, sans-serif'
 """The stack of assets/tightship.css; Plotly measures text before the style sheet can reach it."""

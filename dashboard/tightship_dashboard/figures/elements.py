@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 from dash import dcc, html
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures.palette import RUN_COLOUR
-from tightship_dashboard.links import Answer, Link
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import Answer, Link
 from tightship_platform.units import unbroken
 from tightship_platform.vocabulary import RunState
 

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 from dash import html
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import chart, grid, window
 from tightship_dashboard.figures.elements import (
     Node,
@@ -23,7 +22,8 @@ from tightship_dashboard.figures.elements import (
     simulated_badge,
     time_of,
 )
-from tightship_dashboard.links import run_href
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import run_href
 from tightship_platform.units import format_bytes
 
 PLAN_FILE = "plan.yaml"

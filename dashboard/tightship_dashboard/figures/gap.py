@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tightship_analyzers import gap_lanes
-from tightship_dashboard import formatting as fmt
+from tightship_analyzers.report import gap_lanes
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import LANE_COLOUR
+from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.units import NS_PER_MS, plural
 
 ROW = 24

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import CAPTURE_MARK, SERIES
+from tightship_dashboard.sentences import formatting as fmt
 
 GIB = 1024**3
 ROW_PX = 120

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
-from tightship_platform.run_account import BUCKET_LABEL, as_bucket, losses
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, losses
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 from tightship_platform.vocabulary import Bucket
 

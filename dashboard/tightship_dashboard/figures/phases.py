@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 from dash import html
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures.elements import Node, attrs
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
+from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.vocabulary import Bucket, RunState
 
 STEPS_COLOUR = BUCKET_COLOUR[Bucket.PRODUCTIVE]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import CHOSEN, LIMIT, SERIES
+from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes
 
 ROW_PX = 170

@@ -7,9 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from tightship_analyzers import gap_lanes
-from tightship_dashboard import answers
-from tightship_dashboard import formatting as fmt
+from tightship_analyzers.report import gap_lanes
 from tightship_dashboard.figures import chart, gap
 from tightship_dashboard.figures.elements import (
     Node,
@@ -24,14 +22,16 @@ from tightship_dashboard.figures.elements import (
     simulated_badge,
     time_of,
 )
-from tightship_dashboard.links import Answer, fit_href, run_href, runs_href
-from tightship_dashboard.rule_text import rule_text
-from tightship_dashboard.view import View
+from tightship_dashboard.pages.view import View
+from tightship_dashboard.sentences import answers
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import Answer, fit_href, run_href, runs_href
+from tightship_dashboard.sentences.rule_text import rule_text
+from tightship_platform.database.models import Trace
 from tightship_platform.errors import NotFound
-from tightship_platform.models import Trace
-from tightship_platform.reads.captures import find_trace, trace_url
-from tightship_platform.reads.findings import get_finding
-from tightship_platform.reads.runs import get_run
+from tightship_platform.queries.captures import find_trace, trace_url
+from tightship_platform.queries.findings import get_finding
+from tightship_platform.queries.runs import get_run
 from tightship_platform.units import format_bytes, unbroken
 from tightship_platform.vocabulary import Method, SavingUnit
 

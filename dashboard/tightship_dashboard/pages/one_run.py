@@ -10,8 +10,6 @@ from zoneinfo import ZoneInfo
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard import answers
-from tightship_dashboard import formatting as fmt
 from tightship_dashboard.figures import account, captures, chart, grid, metrics, phases
 from tightship_dashboard.figures.elements import (
     Node,
@@ -28,18 +26,27 @@ from tightship_dashboard.figures.elements import (
     state_word,
     time_of,
 )
-from tightship_dashboard.links import Answer, finding_href, runs_href
-from tightship_dashboard.live import CALM_EVERY, LIVE_MS, changed, changed_rows, digests, row_digests
-from tightship_dashboard.view import View, current_view
-from tightship_platform import capture_flow
-from tightship_platform.auth import LOOPBACK, audit, require
-from tightship_platform.database import Database
+from tightship_dashboard.pages.live import (
+    CALM_EVERY,
+    LIVE_MS,
+    changed,
+    changed_rows,
+    digests,
+    row_digests,
+)
+from tightship_dashboard.pages.view import View, current_view
+from tightship_dashboard.sentences import answers
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import Answer, finding_href, runs_href
+from tightship_platform import captures as capture_flow
+from tightship_platform.api.auth import LOOPBACK, audit, require
+from tightship_platform.database.engine import Database
 from tightship_platform.errors import TightshipError
-from tightship_platform.reads.captures import list_captures
-from tightship_platform.reads.findings import list_findings
-from tightship_platform.reads.runs import get_run
-from tightship_platform.reads.timeline import run_timeline
-from tightship_platform.run_account import counted_until_ns, is_untold
+from tightship_platform.queries.captures import list_captures
+from tightship_platform.queries.findings import list_findings
+from tightship_platform.queries.runs import get_run
+from tightship_platform.queries.timeline import run_timeline
+from tightship_platform.results.run_account import counted_until_ns, is_untold
 from tightship_platform.vocabulary import RunState, SavingUnit, Scope
 from tightship_platform.wire import CaptureRequest
 

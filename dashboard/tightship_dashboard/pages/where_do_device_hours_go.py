@@ -8,19 +8,19 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard import answers
-from tightship_dashboard import formatting as fmt
-from tightship_dashboard.answers import RANGE_WORDS
 from tightship_dashboard.figures import account, chart, grid, over_time
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, section, sentence, simulated_badge
-from tightship_dashboard.links import Answer, runs_href
-from tightship_dashboard.live import CALM_MS, changed, digests
-from tightship_dashboard.view import View, current_view
-from tightship_platform.database import Database
-from tightship_platform.reads.captures import any_trace_analyzed
-from tightship_platform.reads.fleet import fleet_account
-from tightship_platform.reads.opportunities import list_opportunities
-from tightship_platform.reads.runs import list_runs
+from tightship_dashboard.pages.live import CALM_MS, changed, digests
+from tightship_dashboard.pages.view import View, current_view
+from tightship_dashboard.sentences import answers
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.answers import RANGE_WORDS
+from tightship_dashboard.sentences.links import Answer, runs_href
+from tightship_platform.database.engine import Database
+from tightship_platform.queries.captures import any_trace_analyzed
+from tightship_platform.queries.fleet import fleet_account
+from tightship_platform.queries.opportunities import list_opportunities
+from tightship_platform.queries.runs import list_runs
 from tightship_platform.units import NS_PER_S, plural
 from tightship_platform.vocabulary import Bucket
 

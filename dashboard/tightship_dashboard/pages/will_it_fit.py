@@ -11,19 +11,20 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from tightship_analyzers.offload_planner.desk import Desk, Standing
-from tightship_analyzers.offload_planner.question import MOST_PROFILE_BYTES, Question
+from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Question
+from tightship_analyzers.offload_planner.requests import Desk, Standing
 from tightship_analyzers.offload_planner.sources import command_for
-from tightship_dashboard import fit_answers
-from tightship_dashboard import formatting as fmt
-from tightship_dashboard.figures import fit, fit_form
+from tightship_dashboard.figures import fit
 from tightship_dashboard.figures.elements import Node, attrs, empty, notice, question, sentence
-from tightship_dashboard.fit_request import FIELDS, Asked, checked
-from tightship_dashboard.links import Answer
-from tightship_dashboard.view import View, current_view
-from tightship_platform.database import Database
+from tightship_dashboard.pages import fit_form
+from tightship_dashboard.pages.fit_request import FIELDS, Asked, checked
+from tightship_dashboard.pages.view import View, current_view
+from tightship_dashboard.sentences import fit_answers
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import Answer
+from tightship_platform.database.engine import Database
 from tightship_platform.errors import TightshipError
-from tightship_platform.reads.runs import get_run
+from tightship_platform.queries.runs import get_run
 from tightship_platform.settings import Settings
 from tightship_platform.units import format_bytes
 

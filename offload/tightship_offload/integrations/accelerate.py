@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
-from tightship_offload.clipping import clip_grad_norm_
 from tightship_offload.errors import OffloadError
-from tightship_offload.integrations.one_line import OneLine, refuse_processes
-from tightship_offload.plan import Plan
+from tightship_offload.integrations.adapter import OneLine, refuse_processes
+from tightship_offload.plan.model import Plan
+from tightship_offload.runtime.clipping import clip_grad_norm_
 
 
 class OffloadAccelerator(Accelerator):  # type: ignore[misc]

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from tightship_offload.clipping import clip_grad_norm_
 from tightship_offload.errors import OffloadError
-from tightship_offload.integrations.one_line import OneLine
-from tightship_offload.plan import Plan
+from tightship_offload.integrations.adapter import OneLine
+from tightship_offload.plan.model import Plan
+from tightship_offload.runtime.clipping import clip_grad_norm_
 
 
 class OffloadTrainer(Trainer):  # type: ignore[misc]

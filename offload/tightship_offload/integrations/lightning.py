@@ -12,10 +12,10 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
-from tightship_offload.clipping import clip_grad_norm_
 from tightship_offload.errors import OffloadError
-from tightship_offload.integrations.one_line import OneLine
-from tightship_offload.plan import Plan
+from tightship_offload.integrations.adapter import OneLine
+from tightship_offload.plan.model import Plan
+from tightship_offload.runtime.clipping import clip_grad_norm_
 
 
 class OffloadStrategy(SingleDeviceStrategy):  # type: ignore[misc]

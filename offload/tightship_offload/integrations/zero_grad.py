@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import nn
 
-from tightship_offload.engine import engine_of, has_engine
+from tightship_offload.runtime.engine import engine_of, has_engine
 
 
 def wait_for_no_update() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from fastapi import FastAPI
 
 from tightship_platform import __version__
+from tightship_platform.api.auth import Access, open_to
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.gate import Gate
-from tightship_platform.auth import Access, open_to
-from tightship_platform.database import open_database
+from tightship_platform.database.engine import open_database
 from tightship_platform.settings import Settings
 
 WEB_GROUP = "tightship.web"

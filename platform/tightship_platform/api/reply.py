@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.responses import JSONResponse
 
-from tightship_platform.database import Database
+from tightship_platform.database.engine import Database
 from tightship_platform.settings import Settings
 
 

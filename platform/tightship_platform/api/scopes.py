@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Mount
 
+from tightship_platform.api.auth import require
 from tightship_platform.api.gate import PUBLIC
-from tightship_platform.auth import require
 from tightship_platform.client import API
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.vocabulary import Scope

@@ -20,9 +20,9 @@ def db() -> None:
 def upgrade() -> None:
     """Create the schema or bring it up to this release. Safe to run any number of times, also at once."""
     settings = load_settings()
-    from tightship_platform import database
+    from tightship_platform.database import engine
 
-    click.echo(f"The database has schema {database.upgrade(settings)}, this release's newest.")
+    click.echo(f"The database has schema {engine.upgrade(settings)}, this release's newest.")
 
 
 @db.command()
@@ -31,12 +31,12 @@ def upgrade() -> None:
 def downgrade(revision: str, yes: bool) -> None:
     """Take the schema back to REVISION, or to nothing with `base`. What newer tables and columns hold is lost."""
     settings = load_settings()
-    from tightship_platform import database
+    from tightship_platform.database import engine
 
-    shown = database.database_url(settings).render_as_string(hide_password=True)
+    shown = engine.database_url(settings).render_as_string(hide_password=True)
     if not yes:
         click.confirm(f"Take {shown} back to {revision!r} and lose what newer tables and columns hold?", abort=True)
-    reached = database.downgrade(settings, revision)
+    reached = engine.downgrade(settings, revision)
     click.echo(f"The database has schema {reached}." if reached else "The database holds no tightship tables any more.")
 
 
@@ -47,9 +47,9 @@ def status() -> None:
     Exit code 0: they are the same; 2: they are not, and the line says what to do.
     """
     settings = load_settings()
-    from tightship_platform import database, schema
+    from tightship_platform.database import engine, schema
 
-    with database.open_database(settings) as opened:
+    with engine.open_database(settings) as opened:
         click.echo(f"{opened.shown_url} has schema {schema.head()}, this release's newest.")
 
 
@@ -63,10 +63,11 @@ def adopt_store(yes: bool) -> None:
     a copy of this database included, removes nothing from it afterwards.
     """
     settings = load_settings()
-    from tightship_platform import artifacts, database, store_owner
+    from tightship_platform.captures import artifact_store, store_owner
+    from tightship_platform.database import engine
 
-    store = artifacts.open_artifacts(settings)
-    with database.open_database(settings) as opened, _store_in_one_line():
+    store = artifact_store.open_artifacts(settings)
+    with engine.open_database(settings) as opened, _store_in_one_line():
         if not yes:
             with opened.session() as session:
                 fault = store_owner.find_fault(session, store)
@@ -86,12 +87,13 @@ def sweep_traces(yes: bool) -> None:
     captures that the database does not know, stay.
     """
     settings = load_settings()
-    from tightship_platform import artifacts, database, trace_files
+    from tightship_platform.captures import artifact_store, files
+    from tightship_platform.database import engine
     from tightship_platform.units import format_bytes, plural
 
-    store, days = artifacts.open_artifacts(settings), settings.keep_trace_days
-    with database.open_database(settings) as opened, _store_in_one_line():
-        found = trace_files.find_removable(opened, store, keep_days=days)
+    store, days = artifact_store.open_artifacts(settings), settings.keep_trace_days
+    with engine.open_database(settings) as opened, _store_in_one_line():
+        found = files.find_removable(opened, store, keep_days=days)
         total, partial = len(found.files) + found.kept, plural(len(found.partials), "half-written file")
         click.echo(
             f"{store.shown_url}: {len(found.files)} of {plural(total, 'trace file')} and {partial} can go; "
@@ -99,7 +101,7 @@ def sweep_traces(yes: bool) -> None:
         )
         if not yes and (found.files or found.partials):
             click.confirm("Remove them?", abort=True)
-        removed = trace_files.remove(opened, store, found, keep_days=days)
+        removed = files.remove(opened, store, found, keep_days=days)
     click.echo(f"Removed {plural(removed.files, 'file')} ({format_bytes(removed.size_bytes)}).")
 
 

@@ -27,6 +27,6 @@ def demo(home: Path | None, port: int | None, seconds: int, leave: bool, as_json
     captures a trace of each while it trains, waits for the analysis, prints the ranked table and keeps the
     dashboard open until Ctrl-C. Takes about four minutes; needs torch and scikit-learn.
     """
-    from tightship_platform.demo import run_demo
+    from tightship_platform.demo.plot import run_demo
 
     run_demo(home=home, port=port, seconds=seconds, leave=leave, as_json=as_json)

@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from tightship_platform.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
+from tightship_platform.results.run_account import (
+    BUCKET_LABEL,
+    awaits_account,
+    is_untold,
+    largest_loss,
+    listed_account,
+)
 from tightship_platform.settings import load_settings
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, CaptureState, RunState
@@ -49,7 +55,7 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
     if as_json:
         _print_json(items)
         return
-    from tightship_platform.tables import Column, clock, print_table
+    from tightship_platform.terminal import Column, clock, print_table
 
     print_table(
         [
@@ -98,7 +104,7 @@ def captures(run: str | None, as_json: bool) -> None:
     if as_json:
         _print_json(items)
         return
-    from tightship_platform.tables import Column, clock, print_table
+    from tightship_platform.terminal import Column, clock, print_table
 
     print_table(
         [
@@ -143,7 +149,7 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
     if as_json:
         _print_json(items)
         return
-    from tightship_platform.tables import Column, print_table
+    from tightship_platform.terminal import Column, print_table
 
     print_table(
         [
@@ -184,7 +190,7 @@ def opportunities(as_json: bool) -> None:
     if as_json:
         _print_json(items)
         return
-    from tightship_platform.tables import Column, print_table
+    from tightship_platform.terminal import Column, print_table
 
     print_table(
         [

@@ -17,6 +17,6 @@ def server(host: str, port: int) -> None:
     one with `tightship token create`, or set TIGHTSHIP_TOKEN.
     """
     settings = load_settings()
-    from tightship_platform.serving import serve
+    from tightship_platform.api.server import serve
 
     serve(settings, host=host, port=port)

@@ -37,10 +37,11 @@ def token() -> None:
 def create(name: str, scopes: tuple[str, ...]) -> None:
     """Make a token called NAME and print it. It is shown this once; only its hash is kept."""
     settings = load_settings()
-    from tightship_platform import auth, database
+    from tightship_platform.api import auth
+    from tightship_platform.database import engine
 
-    database.upgrade(settings)
-    with database.open_database(settings) as opened, opened.session() as session:
+    engine.upgrade(settings)
+    with engine.open_database(settings) as opened, opened.session() as session:
         first = not auth.any_active(session)
         made = auth.create_token(session, name, [Scope(scope) for scope in scopes])
     click.echo(made)
@@ -59,14 +60,15 @@ def create(name: str, scopes: tuple[str, ...]) -> None:
 def list_(as_json: bool) -> None:
     """List all tokens by name. The tokens themselves are not kept."""
     settings = load_settings()
-    from tightship_platform import auth, database
+    from tightship_platform.api import auth
+    from tightship_platform.database import engine
 
-    with database.open_database(settings) as opened, opened.session() as session:
+    with engine.open_database(settings) as opened, opened.session() as session:
         tokens = auth.list_tokens(session)
     if as_json:
         click.echo(json.dumps(tokens, indent=2))
         return
-    from tightship_platform.tables import Column, clock, print_table
+    from tightship_platform.terminal import Column, clock, print_table
 
     print_table(
         [Column("NAME"), Column("SCOPES"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
@@ -89,8 +91,9 @@ def list_(as_json: bool) -> None:
 def revoke(name: str) -> None:
     """Make the token called NAME worthless, from the next request on."""
     settings = load_settings()
-    from tightship_platform import auth, database
+    from tightship_platform.api import auth
+    from tightship_platform.database import engine
 
-    with database.open_database(settings) as opened, opened.session() as session:
+    with engine.open_database(settings) as opened, opened.session() as session:
         auth.revoke_token(session, name)
     click.echo(f"Token {name!r} is revoked.")

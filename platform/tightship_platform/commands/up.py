@@ -22,8 +22,8 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
     Logs are in $TIGHTSHIP_HOME/logs. A part that dies is started again, ever later the more often it dies.
     """
     settings = load_settings()
-    from tightship_platform.pulse import hold_lock
-    from tightship_platform.supervisor import Part, Supervisor, part_command
+    from tightship_platform.processes.liveness import hold_lock
+    from tightship_platform.processes.supervisor import Part, Supervisor, part_command
 
     lock = hold_lock(settings.home, "up", "stop that one first, or set another TIGHTSHIP_HOME")
     near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104

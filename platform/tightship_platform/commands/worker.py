@@ -31,8 +31,8 @@ def worker(concurrency: int, beat: bool) -> None:
     """
     settings = load_settings()
     _end_quickly_on_sigterm()
-    from tightship_platform.database import upgrade
-    from tightship_platform.worker_process import run_worker
+    from tightship_platform.database.engine import upgrade
+    from tightship_platform.tasks.worker import run_worker
 
     upgrade(settings)
     sys.exit(run_worker(settings, concurrency=concurrency, beat=beat))
@@ -42,7 +42,7 @@ def worker(concurrency: int, beat: bool) -> None:
 def beat() -> None:
     """Send the periodic tasks to the workers. Run exactly one, unless a worker runs with --beat."""
     settings = load_settings()
-    from tightship_platform.worker_process import run_beat
+    from tightship_platform.tasks.worker import run_beat
 
     sys.exit(run_beat(settings))
 

@@ -8,15 +8,22 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from tightship_platform import checks, rollups
+from tightship_platform import validation
+from tightship_platform.database.models import HostSample, Run, RunSample, Sample
+from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import TooLarge
-from tightship_platform.ingest.holding import apply_allocations
+from tightship_platform.ingest.allocations import apply_allocations
 from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import counted_steps, put_steps
-from tightship_platform.ingest.upsert import Row, add_samples
-from tightship_platform.models import HostSample, Run, RunSample, Sample
-from tightship_platform.retention import DAY_NS, day_of, is_removed, is_too_old, removed_days
+from tightship_platform.samples import rollups
+from tightship_platform.samples.retention import (
+    DAY_NS,
+    day_of,
+    is_removed,
+    is_too_old,
+    removed_days,
+)
 from tightship_platform.units import now_ns
 from tightship_platform.wire import AllocationRecord, Batch, StepRecord
 
@@ -39,7 +46,7 @@ def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int 
     count = sum(len(part) for part in parts)
     if count > MAX_ROWS:
         raise TooLarge(f"A batch of {count} rows is larger than {MAX_ROWS}; send it in parts")
-    checks.name("Host", batch.host)
+    validation.name("Host", batch.host)
     devices = checked_devices(batch.devices)
     samples = [_row(sample, now) for sample in batch.samples]
     host_samples = [_row(sample, now) for sample in batch.host_samples]
@@ -111,33 +118,33 @@ def _row(record: Any, now: int) -> Row:
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
         if field.name == "time_ns":
-            row["time_ns"] = checks.time_ns("Sample time_ns", value, now)
+            row["time_ns"] = validation.time_ns("Sample time_ns", value, now)
         elif field.name == "device":
-            row["device"] = checks.name("Device uuid", value)
+            row["device"] = validation.name("Device uuid", value)
         elif field.name == "run":
-            row["run"] = checks.key("Run", value)
+            row["run"] = validation.key("Run", value)
         elif value is None:
             row[field.name] = None
         elif field.name.endswith("_frac"):
-            row[field.name] = checks.ratio(field.name, value)
+            row[field.name] = validation.ratio(field.name, value)
         elif field.name == "temperature_c":
-            row[field.name] = checks.number(field.name, value, least=-273.15)
+            row[field.name] = validation.number(field.name, value, least=-273.15)
         elif field.name in ("power_w", "cpu_cores"):
-            row[field.name] = checks.number(field.name, value)
+            row[field.name] = validation.number(field.name, value)
         else:
-            row[field.name] = checks.count(field.name, value)
+            row[field.name] = validation.count(field.name, value)
     return row
 
 
 def _check_step(step: StepRecord, now: int) -> None:
-    checks.key("Run", step.run)
-    checks.count("Rank", step.rank, least=-1, most=checks.RANK_MAX)
-    checks.time_ns("Step time_ns", step.time_ns, now)
-    checks.count("Step width_ns", step.width_ns, least=1, most=MAX_BUCKET_NS)
-    checks.count("Steps", step.steps)
+    validation.key("Run", step.run)
+    validation.count("Rank", step.rank, least=-1, most=validation.RANK_MAX)
+    validation.time_ns("Step time_ns", step.time_ns, now)
+    validation.count("Step width_ns", step.width_ns, least=1, most=MAX_BUCKET_NS)
+    validation.count("Steps", step.steps)
     for what, value in (("first_step_ns", step.first_step_ns), ("last_step_ns", step.last_step_ns)):
         if value is not None:
-            checks.time_ns(what, value, now)
+            validation.time_ns(what, value, now)
 
 
 def _step_row(step: StepRecord, runs: dict[str, Run]) -> Row:
@@ -153,12 +160,12 @@ def _step_row(step: StepRecord, runs: dict[str, Run]) -> Row:
 
 
 def _check_allocation(allocation: AllocationRecord, now: int) -> None:
-    checks.key("Run", allocation.run)
-    checks.name("Device uuid", allocation.device)
-    checks.time_ns("Allocation start_ns", allocation.start_ns, now)
+    validation.key("Run", allocation.run)
+    validation.name("Device uuid", allocation.device)
+    validation.time_ns("Allocation start_ns", allocation.start_ns, now)
     if allocation.end_ns is not None:
-        checks.time_ns("Allocation end_ns", allocation.end_ns, now)
-        checks.count("Allocation end_ns", allocation.end_ns, least=allocation.start_ns)
+        validation.time_ns("Allocation end_ns", allocation.end_ns, now)
+        validation.count("Allocation end_ns", allocation.end_ns, least=allocation.start_ns)
 
 
 def _span_of_runs(batch: Batch) -> tuple[dict[str, int], dict[str, int]]:

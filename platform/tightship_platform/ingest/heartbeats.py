@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from tightship_platform import checks
+from tightship_platform import validation
+from tightship_platform.database.models import Host, Run
 from tightship_platform.errors import Invalid
-from tightship_platform.ingest.holding import hold_now
+from tightship_platform.ingest.allocations import hold_now
 from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
-from tightship_platform.models import Host, Run
 from tightship_platform.units import now_ns
 from tightship_platform.wire import Heartbeat, LiveRun, RankRecord, SourceState
 
@@ -34,7 +34,7 @@ def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None
     info, sources = _check(beat, now)
     host_id = put_host(session, beat.host, now)
     host = session.get_one(Host, host_id, populate_existing=True)
-    host.agent_version = checks.line(beat.agent_version, 40)
+    host.agent_version = validation.line(beat.agent_version, 40)
     host.info, host.sources = info, sources
     device_ids = put_devices(session, host_id, devices, {uuid for live in beat.runs for uuid in live.devices})
     first_seen = {live.run: live.since_ns or beat.time_ns for live in beat.runs}
@@ -61,28 +61,28 @@ def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
 
 
 def _check(beat: Heartbeat, now: int) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    checks.name("Host", beat.host)
-    checks.time_ns("Heartbeat time_ns", beat.time_ns, now)
+    validation.name("Host", beat.host)
+    validation.time_ns("Heartbeat time_ns", beat.time_ns, now)
     if len(beat.runs) > MAX_RUNS:
         raise Invalid("Live runs of one host", len(beat.runs), f"at most {MAX_RUNS}")
     for live in beat.runs:
-        checks.key("Run", live.run)
+        validation.key("Run", live.run)
         if live.since_ns != 0:
-            checks.time_ns("since_ns", live.since_ns, now)
+            validation.time_ns("since_ns", live.since_ns, now)
         if len(live.ranks) > MAX_RANKS:
             raise Invalid("Ranks of one run", len(live.ranks), f"at most {MAX_RANKS}")
         for rank in live.ranks:
             _check_rank(rank)
         for uuid in live.devices:
-            checks.name("Device uuid", uuid)
+            validation.name("Device uuid", uuid)
     return _info(beat.info), _sources(beat.sources)
 
 
 def _check_rank(rank: RankRecord) -> None:
-    checks.count("Rank", rank.rank, least=-1, most=checks.RANK_MAX)
-    checks.count("Pid", rank.pid, least=1, most=checks.INT32_MAX)
+    validation.count("Rank", rank.rank, least=-1, most=validation.RANK_MAX)
+    validation.count("Pid", rank.pid, least=1, most=validation.INT32_MAX)
     if rank.steps is not None:
-        checks.count("Steps", rank.steps)
+        validation.count("Steps", rank.steps)
 
 
 def _info(info: dict[str, Any]) -> dict[str, Any]:
@@ -90,13 +90,13 @@ def _info(info: dict[str, Any]) -> dict[str, Any]:
         raise Invalid("System facts", len(info), f"at most {MAX_ENTRIES}")
     kept: dict[str, Any] = {}
     for key, value in info.items():
-        checks.name("System fact", key)
+        validation.name("System fact", key)
         if isinstance(value, str):
-            kept[key] = checks.line(value, TEXT_MAX)
+            kept[key] = validation.line(value, TEXT_MAX)
         elif isinstance(value, int):
-            kept[key] = checks.count(f"System fact {key}", int(value), least=-checks.INT64_MAX)
+            kept[key] = validation.count(f"System fact {key}", int(value), least=-validation.INT64_MAX)
         else:
-            kept[key] = checks.number(f"System fact {key}", value, least=-1e300)
+            kept[key] = validation.number(f"System fact {key}", value, least=-1e300)
     return kept
 
 
@@ -104,7 +104,7 @@ def _sources(sources: list[SourceState]) -> list[dict[str, str]]:
     if len(sources) > MAX_ENTRIES:
         raise Invalid("Sources", len(sources), f"at most {MAX_ENTRIES}")
     for source in sources:
-        checks.name("Source", source.name)
+        validation.name("Source", source.name)
         if source.state not in SOURCE_STATES:
             raise Invalid(f"State of source {source.name}", source.state, f"one of {', '.join(SOURCE_STATES)}")
-    return [{"name": s.name, "state": s.state, "detail": checks.line(s.detail, TEXT_MAX)} for s in sources]
+    return [{"name": s.name, "state": s.state, "detail": validation.line(s.detail, TEXT_MAX)} for s in sources]

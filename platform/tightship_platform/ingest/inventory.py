@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from tightship_platform import checks
+from tightship_platform import validation
+from tightship_platform.database.models import Device, Host
+from tightship_platform.database.upsert import add_missing, put
 from tightship_platform.errors import Invalid
-from tightship_platform.ingest.upsert import add_missing, put
-from tightship_platform.models import Device, Host
 from tightship_platform.vocabulary import DeviceKind
 from tightship_platform.wire import DeviceRecord
 
@@ -26,12 +26,12 @@ def checked_devices(devices: list[DeviceRecord]) -> list[DeviceRecord]:
     if len(devices) > MAX_DEVICES:
         raise Invalid("Devices of one host", len(devices), f"at most {MAX_DEVICES}")
     for device in devices:
-        checks.name("Device uuid", device.uuid)
-        checks.name("Device name", device.name)
+        validation.name("Device uuid", device.uuid)
+        validation.name("Device name", device.name)
         if device.kind not in list(DeviceKind):
             raise Invalid("Device kind", device.kind, f"one of {', '.join(DeviceKind)}")
         if device.memory_bytes is not None:
-            checks.count("Device memory_bytes", device.memory_bytes)
+            validation.count("Device memory_bytes", device.memory_bytes)
     return list({device.uuid: device for device in devices}.values())
 
 
@@ -69,7 +69,7 @@ def put_devices(
         or (old.kind, old.name, old.memory_bytes) != (device.kind, device.name, device.memory_bytes)
     ]
     put(session, Device, changed, key=("host_id", "uuid"), update=("kind", "name", "memory_bytes"))
-    bare = sorted({checks.name("Device uuid", uuid) for uuid in mentioned} - set(described) - set(present))
+    bare = sorted({validation.name("Device uuid", uuid) for uuid in mentioned} - set(described) - set(present))
     if len(bare) + len(present) > MAX_DEVICES:
         raise Invalid("Devices of one host", len(bare) + len(present), f"at most {MAX_DEVICES}")
     add_missing(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform import checks
+from tightship_platform import validation
+from tightship_platform.database.models import Action, Plan, Run, Verification
 from tightship_platform.errors import Invalid
-from tightship_platform.models import Action, Plan, Run, Verification
 
 KIND = "offload"
 APPLIED_BY = "tightship run"
@@ -36,7 +36,7 @@ def check_offload(figures: Mapping[str, int]) -> None:
     for figure, value in figures.items():
         if figure not in PLANNED and figure not in MEASURED:
             raise Invalid("Figure of offload", figure, f"one of {', '.join((*PLANNED, *MEASURED))}")
-        checks.count(figure, value, most=checks.INT64_MAX)
+        validation.count(figure, value, most=validation.INT64_MAX)
 
 
 def put_offload(session: Session, run: Run, figures: Mapping[str, int], now: int) -> None:

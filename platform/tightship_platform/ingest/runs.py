@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from tightship_platform import capture_flow, checks
+from tightship_platform import captures, validation
+from tightship_platform.database.models import Run, Workflow
+from tightship_platform.database.upsert import add_missing
 from tightship_platform.errors import Invalid
-from tightship_platform.ingest.holding import close_allocations
+from tightship_platform.ingest.allocations import close_allocations
 from tightship_platform.ingest.offload import check_offload, put_offload
 from tightship_platform.ingest.steps import counted_steps
-from tightship_platform.ingest.upsert import add_missing
-from tightship_platform.models import Run, Workflow
-from tightship_platform.retention import is_removed
+from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import RunState
 from tightship_platform.wire import ERROR_MAX, RunRecord
@@ -60,8 +60,8 @@ def apply_run(session: Session, record: RunRecord, *, now: int | None = None) ->
     run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source
     if run.state == RunState.RUNNING:
         run.reason = None
-    run.external_id = checks.optional_name("External id", record.external_id)
-    run.host_name, run.user_name = record.host, checks.optional_name("User", record.user)
+    run.external_id = validation.optional_name("External id", record.external_id)
+    run.host_name, run.user_name = record.host, validation.optional_name("User", record.user)
     run.command, run.labels = _command(record.command), dict(record.labels)
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
@@ -152,13 +152,13 @@ def _end(session: Session, run: Run, end_ns: int, record: RunRecord, now: int) -
     run.end_ns, run.exit_code = end_ns, record.exit_code
     run.state = (RunState.FINISHED if record.exit_code == 0 else RunState.FAILED).value
     if run.state == RunState.FAILED:
-        run.error = checks.line(record.error or "", ERROR_MAX) or None
+        run.error = validation.line(record.error or "", ERROR_MAX) or None
         run.oom_kills = record.oom_kills
     run.reason = _why_failed(run)
     close_allocations(session, run)
     run.steps = counted_steps(session, run)
     session.flush()
-    capture_flow.run_ended(session, run, now=now)
+    captures.run_ended(session, run, now=now)
 
 
 def _why_failed(run: Run) -> str | None:
@@ -192,8 +192,8 @@ def _workflow(session: Session, name: str) -> Workflow:
 
 def _take_ownership(session: Session, workflow: Workflow, record: RunRecord) -> None:
     """Team and owner are those of the newest run that names them; an old record that comes late changes nothing."""
-    team = checks.optional_name("Team", record.team)
-    owner = checks.optional_name("Owner", record.owner)
+    team = validation.optional_name("Team", record.team)
+    owner = validation.optional_name("Owner", record.owner)
     if team is None and owner is None:
         return
     later = select(Run.id).where(
@@ -207,35 +207,35 @@ def _take_ownership(session: Session, workflow: Workflow, record: RunRecord) -> 
 
 
 def _check(record: RunRecord, now: int) -> None:
-    checks.key("Run", record.run)
-    checks.name("Workflow", record.workflow)
-    checks.name("Host", record.host)
+    validation.key("Run", record.run)
+    validation.name("Workflow", record.workflow)
+    validation.name("Host", record.host)
     for what, value in (("Team", record.team), ("Owner", record.owner), ("User", record.user)):
-        checks.optional_name(what, value)
-    checks.optional_name("External id", record.external_id)
-    checks.time_ns("start_ns", record.start_ns, now)
+        validation.optional_name(what, value)
+    validation.optional_name("External id", record.external_id)
+    validation.time_ns("start_ns", record.start_ns, now)
     if len(record.labels) > MAX_LABELS:
         raise Invalid("Number of labels", len(record.labels), f"at most {MAX_LABELS}")
     for label, value in record.labels.items():
-        checks.name("Label", label)
-        checks.name(f"Label {label}", value, empty=True)
+        validation.name("Label", label)
+        validation.name(f"Label {label}", value, empty=True)
     check_offload(record.offload)
     if record.end_ns is not None:
-        checks.time_ns("end_ns", record.end_ns, now)
+        validation.time_ns("end_ns", record.end_ns, now)
         if record.end_ns < record.start_ns:
             raise Invalid("end_ns", record.end_ns, f"a time after start_ns {record.start_ns}")
     if record.exit_code is not None:
-        checks.count("exit_code", record.exit_code, most=255)
+        validation.count("exit_code", record.exit_code, most=255)
         if record.end_ns is None:
             raise Invalid("exit_code", record.exit_code, "null while end_ns is null")
     if record.oom_kills is not None:
-        checks.count("oom_kills", record.oom_kills, most=checks.INT32_MAX)
+        validation.count("oom_kills", record.oom_kills, most=validation.INT32_MAX)
 
 
 def _command(command: list[str]) -> list[str]:
     kept: list[str] = []
     for text in command[:MAX_ARGUMENTS]:
-        kept.append(checks.argument(text, ARGUMENT_MAX))
+        kept.append(validation.argument(text, ARGUMENT_MAX))
         if sum(map(len, kept)) > COMMAND_MAX:
             return [*kept[:-1], "…"]
     return kept if len(command) <= MAX_ARGUMENTS else [*kept, "…"]

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Column, case, func, select
 from sqlalchemy.orm import Session
 
-from tightship_platform.ingest.upsert import Row, insert_into, table_of
-from tightship_platform.models import Run, StepStat
+from tightship_platform.database.models import Run, StepStat
+from tightship_platform.database.upsert import Row, insert_into, table_of
 
 
 def put_steps(session: Session, rows: Sequence[Row]) -> None:

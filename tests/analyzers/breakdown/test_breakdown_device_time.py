@@ -12,16 +12,21 @@ from device_trace import DeviceTrace, moment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightship_analyzers.breakdown.duration_stats import DurationStats, grouped
-from tightship_analyzers.breakdown.idle import KERNEL_WAIT_NS, IdleKind, idle_by_stream
-from tightship_analyzers.breakdown.kernel_classes import Evidence, KernelClass, Scheme, kernel_classes
-from tightship_analyzers.breakdown.kernels import kernel_names, kernel_types
-from tightship_analyzers.breakdown.launching_ops import innermost
-from tightship_analyzers.breakdown.overlap import overlap
-from tightship_analyzers.breakdown.step_filter import last_step, without_last_step
-from tightship_analyzers.breakdown.temporal import temporal_breakdown
-from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.metrics.duration_stats import DurationStats, grouped
+from tightship_analyzers.metrics.idle import KERNEL_WAIT_NS, IdleKind, idle_by_stream
+from tightship_analyzers.metrics.kernel_classes import (
+    Evidence,
+    KernelClass,
+    Scheme,
+    kernel_classes,
+)
+from tightship_analyzers.metrics.kernels import kernel_names, kernel_types
+from tightship_analyzers.metrics.launching_ops import innermost
+from tightship_analyzers.metrics.overlap import overlap
+from tightship_analyzers.metrics.step_filter import last_step, without_last_step
+from tightship_analyzers.metrics.temporal import temporal_breakdown
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 COMPUTE, COMMUNICATION, MEMORY = KernelClass.COMPUTE, KernelClass.COMMUNICATION, KernelClass.MEMORY
 

@@ -16,13 +16,20 @@ import pytest
 from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.breakdown.queue_length import queue_length
-from tightship_analyzers.breakdown.sequences import kernel_sequences
-from tightship_analyzers.breakdown.step_filter import without_last_step
-from tightship_analyzers.breakdown.trace_diff import MODULE, Change, Part, Total, TraceTotals, trace_diff
-from tightship_analyzers.breakdown.user_annotations import annotation_times
-from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.metrics.queue_length import queue_length
+from tightship_analyzers.metrics.sequences import kernel_sequences
+from tightship_analyzers.metrics.step_filter import without_last_step
+from tightship_analyzers.metrics.trace_diff import (
+    MODULE,
+    Change,
+    Part,
+    Total,
+    TraceTotals,
+    trace_diff,
+)
+from tightship_analyzers.metrics.user_annotations import annotation_times
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 V100 = "hta/df_index_resolver/df_index_resolver.json.gz"
 CONTROL = "hta/trace_diff/control/control.json.gz"

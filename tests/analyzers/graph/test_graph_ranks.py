@@ -11,9 +11,12 @@ from device_program import run as run_alone
 from made_trace import ORIGIN_NS
 from reference_data import TRACES
 
-from tightship_analyzers.facts.dependency_graph import MAX_ERROR_FRAC, DependencyGraph
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.simulation.dependency_graph import (
+    MAX_ERROR_FRAC,
+    DependencyGraph,
+)
+from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.graph.ranks import Ranks
 from tightship_analyzers.trace import open as open_trace

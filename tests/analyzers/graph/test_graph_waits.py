@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from device_trace import DeviceTrace
 
-from tightship_analyzers.breakdown.queue_length import queue_length
-from tightship_analyzers.facts.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.graph.model import Edge, Graph, Node
 from tightship_analyzers.graph.streams import MAX_STREAMS
 from tightship_analyzers.graph.waits import FULL_QUEUE
-from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.metrics.queue_length import queue_length
 from tightship_analyzers.trace.copy_memory import STAGED_BYTES
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 END = 1_000_000
 

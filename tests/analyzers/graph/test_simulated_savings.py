@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from device_program import Command, Kernel, Recorded, Sync, Think, changed, run
 
-from tightship_analyzers.facts.dependency_graph import MAX_ANCHORED_FRAC, DependencyGraph
+from tightship_analyzers.analysis.judge import judge_facts
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.simulation.dependency_graph import (
+    MAX_ANCHORED_FRAC,
+    DependencyGraph,
+)
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.findings.savings import saving_without, simulated
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.judge import judge_facts
-from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
-from tightship_analyzers.savings import saving_without, simulated
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.vocabulary import Method

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_trace import BACKWARD, MAIN
 
-from tightship_analyzers.facts.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
+from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace

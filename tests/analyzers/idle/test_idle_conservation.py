@@ -16,13 +16,18 @@ from hypothesis import strategies as st
 from reference_data import TRACES, trace_id, trace_paths
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.breakdown.step_filter import without_last_step
-from tightship_analyzers.breakdown.temporal import temporal_breakdown
-from tightship_analyzers.facts.device_busy import DeviceBusy, DeviceGaps
-from tightship_analyzers.facts.idle_causes import Attributed, Cause, ExposedCommunication, IdleCauses
+from tightship_analyzers.facts.activity.device_busy import DeviceBusy, DeviceGaps
+from tightship_analyzers.facts.idle.causes import (
+    Attributed,
+    Cause,
+    ExposedCommunication,
+    IdleCauses,
+)
 from tightship_analyzers.facts.memo import Facts, NotApplicable
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.metrics.step_filter import without_last_step
+from tightship_analyzers.metrics.temporal import temporal_breakdown
 from tightship_analyzers.trace.columns import Bools
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace

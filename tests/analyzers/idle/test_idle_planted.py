@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 from device_trace import DeviceTrace, moment
 
-from tightship_analyzers.facts.idle_causes import Attributed, Cause, ExposedCommunication, IdleCauses, Place
+from tightship_analyzers.facts.idle.causes import (
+    Attributed,
+    Cause,
+    ExposedCommunication,
+    IdleCauses,
+    Place,
+)
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 
 STEP_NS = 1_000_000

@@ -8,8 +8,8 @@ import pytest
 from gpu_job import MS, US, GpuJob
 from rule_jobs import work
 
-from tightship_analyzers.facts.first_launches import LOADING_NS
-from tightship_analyzers.facts.idle_causes import Cause, IdleCauses
+from tightship_analyzers.facts.activity.first_launches import LOADING_NS
+from tightship_analyzers.facts.idle.causes import Cause, IdleCauses
 from tightship_analyzers.facts.memo import Facts
 
 SLOW_NS = 6 * MS

@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from tightship_offload.errors import OffloadError
-from tightship_offload.layers import find_blocks
+from tightship_offload.runtime.blocks import find_blocks
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -19,8 +19,8 @@ from tightship_analyzers.offload_planner.profile import (
     write_profile,
 )
 from tightship_offload.errors import PlanError
-from tightship_offload.plan import HardwareSpec, ModelSpec
-from tightship_offload.plan_file import read_plan
+from tightship_offload.plan.file import read_plan
+from tightship_offload.plan.model import HardwareSpec, ModelSpec
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.units import parse_bytes
 

@@ -8,7 +8,7 @@ import pytest
 
 from tightship_analyzers.offload_planner.counted import CannotCount, profile_of_factory
 from tightship_analyzers.offload_planner.profile import Origin
-from tightship_offload.plan import Dtype, HardwareSpec
+from tightship_offload.plan.model import Dtype, HardwareSpec
 
 pytestmark = pytest.mark.torch
 

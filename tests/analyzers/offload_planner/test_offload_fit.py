@@ -12,7 +12,7 @@ import yaml
 from captured_workflow import GIB
 
 from tightship_analyzers import hardware
-from tightship_analyzers.offload_planner.ask import answer
+from tightship_analyzers.offload_planner.answer import answer
 from tightship_analyzers.offload_planner.assumed import (
     ASSUMED_SPREAD_FRAC,
     LINK_FRAC,
@@ -20,15 +20,21 @@ from tightship_analyzers.offload_planner.assumed import (
     assumed_hardware,
     on_device,
 )
-from tightship_analyzers.offload_planner.compose import make_plan
-from tightship_analyzers.offload_planner.desk import Desk, Standing
+from tightship_analyzers.offload_planner.constraints import Wish
 from tightship_analyzers.offload_planner.fit import MOST_POINTS, fit
-from tightship_analyzers.offload_planner.limits import Wish
+from tightship_analyzers.offload_planner.plans import make_plan
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, parse_profile
-from tightship_analyzers.offload_planner.question import MOST_PROFILE_BYTES, Question
+from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Question
+from tightship_analyzers.offload_planner.requests import Desk, Standing
 from tightship_offload.errors import OffloadError, PlanError
-from tightship_offload.plan import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
-from tightship_offload.plan_file import parse_plan
+from tightship_offload.plan.file import parse_plan
+from tightship_offload.plan.model import (
+    Dtype,
+    HardwareSpec,
+    ModelSpec,
+    Precision,
+    Recompute,
+)
 from tightship_platform.errors import Conflict
 
 MIB = 2**20
@@ -260,7 +266,7 @@ def test_a_refusal_and_a_time_out_are_one_line() -> None:
 
 
 def test_too_many_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightship_analyzers.offload_planner.desk.MOST_WAITING", 1)
+    monkeypatch.setattr("tightship_analyzers.offload_planner.requests.MOST_WAITING", 1)
     desk = Desk()
     key = desk.ask(Question(profile="version: 7"))
     with pytest.raises(Conflict, match="try again"):

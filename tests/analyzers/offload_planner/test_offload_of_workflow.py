@@ -15,12 +15,12 @@ from captured_workflow import MACHINE, record, store
 from click.testing import CliRunner
 
 from tightship_analyzers.commands.offload import offload
-from tightship_analyzers.offload_planner.of_workflow import profile_of_workflow
 from tightship_analyzers.offload_planner.profile import write_profile
 from tightship_analyzers.offload_planner.sources import MOST_TRIED, Source, command_for, lacking, sources
 from tightship_analyzers.offload_planner.traced import profile_of_trace
+from tightship_analyzers.offload_planner.workflow_profile import profile_of_workflow
 from tightship_offload.errors import PlanError
-from tightship_offload.plan_file import read_plan
+from tightship_offload.plan.file import read_plan
 from tightship_platform.errors import ServerUnreachable, TightshipError
 from tightship_platform.wire import CaptureParams
 

@@ -10,13 +10,18 @@ from dataclasses import replace
 import pytest
 
 from tightship_analyzers.offload_planner.candidate import Candidate, Rules, links_of
-from tightship_analyzers.offload_planner.limits import Limits, Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.constraints import (
+    Limits,
+    Wish,
+    limits_for,
+    shortfalls,
+)
 from tightship_analyzers.offload_planner.planner import search
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_offload.errors import PlanError
-from tightship_offload.host_limits import HostLimits
-from tightship_offload.plan import (
+from tightship_offload.plan.host_limits import HostLimits
+from tightship_offload.plan.model import (
     Clipping,
     Dtype,
     HardwareSpec,

@@ -18,7 +18,7 @@ from tightship_analyzers.commands.offload import offload
 from tightship_analyzers.offload_planner.profile import Origin, write_profile
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.errors import PlanError
-from tightship_offload.plan_file import read_plan
+from tightship_offload.plan.file import read_plan
 from tightship_platform.errors import TightshipError
 
 pytestmark = pytest.mark.torch

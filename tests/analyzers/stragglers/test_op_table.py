@@ -16,7 +16,7 @@ from op_tables import Row, job_rows
 
 from tightship_analyzers import stragglers
 from tightship_analyzers.stragglers import Limits, OpTableError
-from tightship_analyzers.stragglers.op_table import REQUIRED
+from tightship_analyzers.trace.op_table.table import REQUIRED
 
 
 @pytest.fixture

@@ -14,22 +14,23 @@ from reference_data import STRAGGLERS
 from trace_files import assert_sound
 
 from tightship_analyzers import stragglers
-from tightship_analyzers.breakdown.launches import launch_stats
-from tightship_analyzers.breakdown.overlap import overlap
-from tightship_analyzers.breakdown.steps import step_count
-from tightship_analyzers.breakdown.temporal import temporal_breakdown
+from tightship_analyzers.analysis.judge import judge_trace
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.commands.diff import diff
-from tightship_analyzers.facts.idle_causes import Cause, ExposedCommunication, IdleCauses
+from tightship_analyzers.facts.idle.causes import Cause, ExposedCommunication, IdleCauses
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.not_applicable import NotApplicable
-from tightship_analyzers.rule import Failed
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.model import Failed
+from tightship_analyzers.metrics.launches import launch_stats
+from tightship_analyzers.metrics.overlap import overlap
+from tightship_analyzers.metrics.steps import step_count
+from tightship_analyzers.metrics.temporal import temporal_breakdown
 from tightship_analyzers.rules.communication.exposed_communication import MIN_STEP_FRAC
-from tightship_analyzers.stragglers import OpTableError, rank_trace, ranks_of
+from tightship_analyzers.stragglers import OpTableError, ranks_of
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.op_table import rank_trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 SECOND = 10**9
 STEP_NS = (2 + 3 * (4 + 2 - 1)) * SECOND

@@ -18,7 +18,7 @@ from offload_scripts.train_accelerate import train  # noqa: E402
 from saved_files import contents, different  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.integrations.accelerate import OffloadAccelerator  # noqa: E402
 
 pytestmark = pytest.mark.torch

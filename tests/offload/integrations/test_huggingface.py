@@ -16,7 +16,7 @@ from saved_files import contents, different  # noqa: E402
 from transformers import GPT2LMHeadModel, Trainer  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.integrations.huggingface import OffloadTrainer  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -18,10 +18,10 @@ from offload_scripts.train_lightning import Own, Wrapped, train  # noqa: E402
 from saved_files import contents, different  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
-from tightship_offload.cpu_backend import CpuBackend  # noqa: E402
-from tightship_offload.engine import has_engine  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.integrations.lightning import OffloadStrategy  # noqa: E402
 from tightship_offload.integrations.state_in_place import leave_state_in_place  # noqa: E402
+from tightship_offload.runtime.engine import has_engine  # noqa: E402
 
 pytestmark = pytest.mark.torch
 BUT = ("/callbacks/", "/loops/")

@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from offload_exactness import Model  # noqa: E402
 from torch import nn  # noqa: E402
 
-from tightship_offload.attach import describe  # noqa: E402
-from tightship_offload.engine import has_engine  # noqa: E402
 from tightship_offload.errors import OffloadError, PlanError  # noqa: E402
-from tightship_offload.integrations.one_line import OneLine, refuse_processes  # noqa: E402
-from tightship_offload.layers import find_blocks  # noqa: E402
-from tightship_offload.pending import PendingParameter  # noqa: E402
-from tightship_offload.plan import HardwareSpec, Plan, Window  # noqa: E402
+from tightship_offload.integrations.adapter import OneLine, refuse_processes  # noqa: E402
+from tightship_offload.plan.model import HardwareSpec, Plan, Window  # noqa: E402
+from tightship_offload.runtime.apply import describe  # noqa: E402
+from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
+from tightship_offload.runtime.engine import has_engine  # noqa: E402
+from tightship_offload.runtime.pending import PendingParameter  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ELSEWHERE = torch.device("meta")

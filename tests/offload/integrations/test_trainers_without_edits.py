@@ -22,10 +22,10 @@ from offload_scripts import train_accelerate, train_huggingface, train_lightning
 from saved_files import contents, different  # noqa: E402
 from torch import nn  # noqa: E402
 
-from tightship_offload.attach import describe  # noqa: E402
-from tightship_offload.layers import find_blocks  # noqa: E402
-from tightship_offload.plan import ModelSpec, Plan, Window  # noqa: E402
-from tightship_offload.plan_file import write_plan  # noqa: E402
+from tightship_offload.plan.file import write_plan  # noqa: E402
+from tightship_offload.plan.model import ModelSpec, Plan, Window  # noqa: E402
+from tightship_offload.runtime.apply import describe  # noqa: E402
+from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SCRIPTS = Path(__file__).parents[2] / "offload_scripts"

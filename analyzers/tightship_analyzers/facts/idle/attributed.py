@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tightship_analyzers.facts.cause import Cause
+from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.trace.columns import Int8s, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 

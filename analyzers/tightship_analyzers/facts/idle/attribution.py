@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tightship_analyzers.facts.cause import Cause
-from tightship_analyzers.facts.host_activity import HostThread
+from tightship_analyzers.facts.activity.cause import Cause
+from tightship_analyzers.facts.activity.host_activity import HostThread
 from tightship_analyzers.facts.idle.attributed import Attributed, Piece, joined
 from tightship_analyzers.facts.idle.found import NO_THREAD, Found
-from tightship_analyzers.facts.idle.place_book import Labels, PlaceBook
+from tightship_analyzers.facts.idle.place_index import Labels, PlaceBook
 from tightship_analyzers.facts.idle.stalls import Stalls
 from tightship_analyzers.facts.idle.thread_places import Forward, Frames, ThreadPlaces
 from tightship_analyzers.facts.idle.waits import Waits

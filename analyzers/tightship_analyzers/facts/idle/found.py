@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tightship_analyzers.facts.cause import Cause
+from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.trace.columns import Bools, Int8s, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 

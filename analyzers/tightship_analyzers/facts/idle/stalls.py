@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
-from tightship_analyzers.facts.cause import Cause
-from tightship_analyzers.facts.enclosing import outermost
-from tightship_analyzers.facts.host_syncs import COPYING_OPS, READING_OPS
+from tightship_analyzers.facts.activity.cause import Cause
+from tightship_analyzers.facts.activity.stall_cost import left_behind
+from tightship_analyzers.facts.blocking.host_syncs import COPYING_OPS, READING_OPS
 from tightship_analyzers.facts.idle.found import Found
-from tightship_analyzers.facts.stall_cost import left_behind
+from tightship_analyzers.facts.program.enclosing import outermost
 from tightship_analyzers.trace.columns import Bools, Int8s, Int32s, Int64s
 from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.intervals import Intervals

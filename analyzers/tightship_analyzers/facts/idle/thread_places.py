@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tightship_analyzers.facts.frames import is_user_frame
-from tightship_analyzers.facts.idle.place_book import MODULE, NONE, Labels, ModulePaths
-from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
+from tightship_analyzers.facts.idle.place_index import MODULE, NONE, Labels, ModulePaths
+from tightship_analyzers.facts.program.frames import is_user_frame
+from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.joins import order_of, sorted_distinct

@@ -34,7 +34,11 @@ TensorBoard plugin.
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import (
+from tightship_analyzers.facts.activity.device_busy import DeviceBusy
+from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
     claim,
     is_worth,
     one_place,
@@ -43,16 +47,19 @@ from tightship_analyzers.claiming import (
     time_of,
     within_window,
 )
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.collective_calls import CollectiveCalls
-from tightship_analyzers.facts.device_busy import DeviceBusy
-from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import NOISE_FRAC, Evidence, Judgement, NotApplicable, Rule, Scope
-from tightship_analyzers.shown import shown
-from tightship_analyzers.stragglers.op_types import POINT_TO_POINT
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import (
+    NOISE_FRAC,
+    Evidence,
+    Judgement,
+    NotApplicable,
+    Rule,
+    Scope,
+)
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
+from tightship_analyzers.trace.op_table.op_types import POINT_TO_POINT
+from tightship_platform.text import shown
 
 MIN_STEP_FRAC = 0.10
 """Share of the step below which it is no finding; source: the profiler's TensorBoard plugin."""

@@ -33,18 +33,31 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import Where, claim, is_worth, share_of, time_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
-from tightship_analyzers.shown import shown
-from tightship_analyzers.stall_claims import Pauses
+from tightship_analyzers.facts.program.places import Places
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    Where,
+    claim,
+    is_worth,
+    share_of,
+    time_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import (
+    NOISE_FRAC,
+    Judgement,
+    NotApplicable,
+    Rule,
+    Scope,
+)
+from tightship_analyzers.findings.pauses import Pauses
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 RANGES = re.compile(r"^gloo:")

@@ -41,16 +41,25 @@ from typing import Any
 
 import numpy as np
 
-from tightship_analyzers.claiming import claim, dearest, gone, in_window, is_worth, share_of, time_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.collective_calls import CollectiveCalls
-from tightship_analyzers.facts.device_model import DeviceModel
+from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
+from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    claim,
+    dearest,
+    gone,
+    in_window,
+    is_worth,
+    share_of,
+    time_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
-from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.model import Bools
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, format_frac, plural
 
 MIN_STEP_FRAC = 0.02

@@ -37,11 +37,18 @@ why. 2 % of the step is where noise ends.
 
 from __future__ import annotations
 
-from tightship_analyzers.across_ranks.side_by_side import SideBySide
-from tightship_analyzers.across_ranks.skew import ArrivalSkew, RankSkew
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
-from tightship_analyzers.shown import shown
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import (
+    Finding,
+    Judgement,
+    NotApplicable,
+    Rule,
+    Saving,
+    Scope,
+)
+from tightship_analyzers.ranks.rank_comparison import SideBySide
+from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
+from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
 

@@ -35,16 +35,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightship_analyzers.claiming import claim, dearest, in_window, is_worth, share_of, time_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.collective_calls import CollectiveCalls
+from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.claim import (
+    claim,
+    dearest,
+    in_window,
+    is_worth,
+    share_of,
+    time_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import NOISE_FRAC, Finding, Judgement, Rule, Scope
-from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, format_ns
 
 MIN_PER_STEP = 8

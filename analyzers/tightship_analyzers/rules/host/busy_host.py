@@ -49,26 +49,40 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tightship_analyzers.claiming import Where, claim, in_window, is_worth, share_of, time_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.dispatch_gaps import MAX_GAP_NS
-from tightship_analyzers.facts.filled_copies import FilledCopies
-from tightship_analyzers.facts.frames import ThreadFrames
-from tightship_analyzers.facts.idle_causes import Cause, IdleCauses
-from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.idle.causes import Cause, IdleCauses
+from tightship_analyzers.facts.idle.dispatch_gaps import MAX_GAP_NS
+from tightship_analyzers.facts.kernels.filled_copies import FilledCopies
+from tightship_analyzers.facts.kernels.zero_grads import ZERO_GRAD
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.op_tree import OpTree
-from tightship_analyzers.facts.places import Places
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.facts.work_threads import AUTOGRAD_NODE
-from tightship_analyzers.facts.zero_grads import ZERO_GRAD
+from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.program.op_tree import OpTree
+from tightship_analyzers.facts.program.places import Places
+from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    Where,
+    claim,
+    in_window,
+    is_worth,
+    share_of,
+    time_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import (
+    Finding,
+    Judgement,
+    NotApplicable,
+    Rule,
+    Scope,
+)
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
-from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.step_marks import OPTIMIZER
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02

@@ -39,15 +39,15 @@ automatic collection for this reason. 1 % of the step is where noise ends.
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import share_of
-from tightship_analyzers.evidence import change
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.frames import ThreadFrames
-from tightship_analyzers.facts.host_activity import GARBAGE_FRAMES
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
+from tightship_analyzers.facts.activity.host_activity import GARBAGE_FRAMES
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
-from tightship_analyzers.stall_claims import Pauses, claim_pauses
+from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 
 
 def judge(facts: Facts) -> Judgement:

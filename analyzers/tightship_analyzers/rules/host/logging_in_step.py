@@ -38,14 +38,14 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import share_of
-from tightship_analyzers.evidence import change
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.frames import ThreadFrames
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
-from tightship_analyzers.stall_claims import Pauses, claim_pauses
+from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 
 FRAMES = re.compile(
     r"logging/__init__\.py\(\d+\): (debug|info|warning|error|critical|exception|log|_log|handle|emit)$"

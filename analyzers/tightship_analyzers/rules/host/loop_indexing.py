@@ -43,16 +43,16 @@ noise ends; time between operators counts from 5 % on, because recording itself 
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import in_window
-from tightship_analyzers.evidence import Evidence, change, fact, timeline
-from tightship_analyzers.facts.frames import ThreadFrames
-from tightship_analyzers.facts.indexed_loops import MIN_REPEATS, IndexedLoops, Loop
-from tightship_analyzers.facts.loop_cost import LoopCost, LoopCosts
+from tightship_analyzers.facts.kernels.loop_cost import LoopCost, LoopCosts
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
-from tightship_analyzers.shown import shown
+from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.program.indexed_loops import MIN_REPEATS, IndexedLoops, Loop
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.claim import in_window
+from tightship_analyzers.findings.evidence import Evidence, change, fact, timeline
+from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals, union_of
+from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 
 __all__ = ["MIN_REPEATS", "MIN_STEP_FRAC", "RULE", "judge"]

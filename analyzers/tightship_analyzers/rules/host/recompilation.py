@@ -41,14 +41,14 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import share_of
-from tightship_analyzers.evidence import change
-from tightship_analyzers.facts.device_busy import DeviceGaps
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.facts.work_threads import WorkThreads
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
-from tightship_analyzers.stall_claims import Pauses, claim_pauses
+from tightship_analyzers.facts.program.work_threads import WorkThreads
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 from tightship_analyzers.trace.model import Frames, HostOps, Table
 
 RANGES = re.compile(

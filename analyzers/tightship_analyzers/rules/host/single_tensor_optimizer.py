@@ -34,13 +34,13 @@ torch/profiler/_pattern_matcher.py (`OptimizerSingleTensorPattern`) warns of the
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import share_of, unit_of, within_window
-from tightship_analyzers.evidence import change, fact, timeline
-from tightship_analyzers.facts.frames import ThreadFrames
+from tightship_analyzers.facts.kernels.optimizer_work import OptimizerCall, OptimizerWork
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.optimizer_work import OptimizerCall, OptimizerWork
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import share_of, unit_of, within_window
+from tightship_analyzers.findings.evidence import change, fact, timeline
+from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_platform.units import format_ns
 

@@ -41,15 +41,29 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tightship_analyzers.claiming import in_window, moved, share_of, time_of, unit_of, within_window
-from tightship_analyzers.evidence import Evidence, change, fact, worst_gap
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.frames import ThreadFrames, place_of
-from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.program.frames import ThreadFrames, place_of
+from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    in_window,
+    moved,
+    share_of,
+    time_of,
+    unit_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import Evidence, change, fact, worst_gap
+from tightship_analyzers.findings.model import (
+    Finding,
+    Judgement,
+    NotApplicable,
+    Rule,
+    Saving,
+    Scope,
+)
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import format_frac, plural
 

@@ -42,15 +42,21 @@ before the save (`state_dict()` of a sharded model) is not counted. Custom forma
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import in_window, moved, time_of, unit_of, within_window
-from tightship_analyzers.evidence import change, fact, worst_gap
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.frames import ThreadFrames
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.saves import Saves
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.program.saves import Saves
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    in_window,
+    moved,
+    time_of,
+    unit_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact, worst_gap
+from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import format_frac, format_ns, plural
 

@@ -39,13 +39,13 @@ the step is where noise ends.
 
 from __future__ import annotations
 
-from tightship_analyzers.claiming import share_of
-from tightship_analyzers.evidence import change
+from tightship_analyzers.facts.blocking.sync_places import SyncKind, SyncPlaces
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.sync_places import SyncKind, SyncPlaces
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import Judgement, Rule, Scope
-from tightship_analyzers.sync_claims import claim_syncs
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.model import Judgement, Rule, Scope
+from tightship_analyzers.findings.syncs import claim_syncs
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""

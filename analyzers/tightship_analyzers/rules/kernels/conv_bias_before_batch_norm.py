@@ -34,7 +34,11 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import (
+from tightship_analyzers.facts.kernels.biased_convolutions import BiasedConvolutions
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
     claim,
     dearest,
     in_window,
@@ -44,13 +48,9 @@ from tightship_analyzers.claiming import (
     time_of,
     within_window,
 )
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.biased_convolutions import BiasedConvolutions
-from tightship_analyzers.facts.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import plural
 

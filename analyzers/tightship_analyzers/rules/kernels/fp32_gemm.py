@@ -40,7 +40,11 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import (
+from tightship_analyzers.facts.kernels.device_model import DeviceModel
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
     claim,
     dearest,
     gone,
@@ -51,14 +55,10 @@ from tightship_analyzers.claiming import (
     time_of,
     within_window,
 )
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.device_model import DeviceModel
-from tightship_analyzers.facts.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Judgement, NotApplicable, Rule, Scope
-from tightship_analyzers.shown import shown
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.05

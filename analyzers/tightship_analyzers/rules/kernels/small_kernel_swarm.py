@@ -39,7 +39,12 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import (
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.zero_grads import ZERO_GRAD
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
     claim,
     dearest,
     in_window,
@@ -49,14 +54,9 @@ from tightship_analyzers.claiming import (
     time_of,
     within_window,
 )
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.optimizer_steps import OptimizerSteps
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.facts.zero_grads import ZERO_GRAD
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools, Int64s
 from tightship_platform.units import plural

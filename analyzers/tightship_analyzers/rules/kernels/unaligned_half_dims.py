@@ -41,16 +41,25 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import claim, dearest, gone, is_worth, mostly_in, share_of, time_of, within_window
-from tightship_analyzers.evidence import Evidence, change, fact
-from tightship_analyzers.facts.device_model import DeviceModel
-from tightship_analyzers.facts.kernel_ops import KernelOps
-from tightship_analyzers.facts.matrix_products import MatrixProducts, Product
+from tightship_analyzers.facts.kernels.device_model import DeviceModel
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.matrix_products import MatrixProducts, Product
+from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.plain_attention import PlainAttention
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    claim,
+    dearest,
+    gone,
+    is_worth,
+    mostly_in,
+    share_of,
+    time_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import Evidence, change, fact
+from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Judgement, Rule, Scope
 from tightship_analyzers.trace.model import Int64s
 from tightship_platform.units import plural
 

@@ -38,15 +38,22 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import claim, dearest, in_window, is_worth, share_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.blocking_copies import BlockingCopies
-from tightship_analyzers.facts.device_busy import DeviceBusy, DeviceGaps
-from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.activity.device_busy import DeviceBusy, DeviceGaps
+from tightship_analyzers.facts.blocking.copies import BlockingCopies
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.claim import (
+    claim,
+    dearest,
+    in_window,
+    is_worth,
+    share_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import format_bytes, plural

@@ -36,16 +36,24 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.casts import Casts
-from tightship_analyzers.facts.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.casts import Casts
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    claim,
+    dearest,
+    is_worth,
+    mostly_in,
+    share_of,
+    time_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import Judgement, Rule, Scope
-from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02

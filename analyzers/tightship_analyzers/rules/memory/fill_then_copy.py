@@ -33,17 +33,24 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import claim, dearest, in_window, is_worth, share_of, within_window
-from tightship_analyzers.evidence import change, fact
-from tightship_analyzers.facts.device_busy import DeviceGaps
-from tightship_analyzers.facts.filled_copies import FilledCopies
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
+from tightship_analyzers.facts.activity.stall_cost import idle_through
+from tightship_analyzers.facts.kernels.filled_copies import FilledCopies
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.stall_cost import idle_through
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import (
+    claim,
+    dearest,
+    in_window,
+    is_worth,
+    share_of,
+    within_window,
+)
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
-from tightship_analyzers.shown import shown
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 

@@ -41,16 +41,16 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.claiming import share_of
-from tightship_analyzers.copy_claims import claim_copies
-from tightship_analyzers.evidence import change
-from tightship_analyzers.facts.blocking_copies import BlockingCopies
-from tightship_analyzers.facts.device_model import DeviceModel
+from tightship_analyzers.facts.blocking.copies import BlockingCopies
+from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.copies import claim_copies
+from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Float64s
 from tightship_analyzers.hardware import Device
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.trace.model import Int64s
 
 PINNED_FRAC = 0.8

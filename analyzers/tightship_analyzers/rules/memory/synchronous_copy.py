@@ -39,13 +39,13 @@ from __future__ import annotations
 
 import re
 
-from tightship_analyzers.claiming import share_of
-from tightship_analyzers.copy_claims import claim_copies
-from tightship_analyzers.evidence import change
-from tightship_analyzers.facts.blocking_copies import BlockingCopies
+from tightship_analyzers.facts.blocking.copies import BlockingCopies
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.window import Window
-from tightship_analyzers.rule import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.copies import claim_copies
+from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 
 
 def judge(facts: Facts) -> Judgement:

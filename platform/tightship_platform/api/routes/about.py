@@ -8,12 +8,14 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import JSONResponse
 
-from tightship_platform import __version__, schema, store_owner
+from tightship_platform import __version__
 from tightship_platform.api.reply import Config, Db, reply
 from tightship_platform.api.scopes import needs, route_scopes, scoped_router
-from tightship_platform.artifacts import open_artifacts
-from tightship_platform.celery_app import broker_answers
+from tightship_platform.captures import store_owner
+from tightship_platform.captures.artifact_store import open_artifacts
+from tightship_platform.database import schema
 from tightship_platform.errors import TightshipError
+from tightship_platform.tasks.app import broker_answers
 from tightship_platform.vocabulary import Scope
 
 router = scoped_router("about")

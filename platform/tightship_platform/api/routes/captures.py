@@ -6,11 +6,11 @@ import dataclasses
 
 from starlette.responses import JSONResponse
 
-from tightship_platform import capture_flow
+from tightship_platform import captures as capture_flow
+from tightship_platform.api.auth import LOOPBACK, audit, require
 from tightship_platform.api.reply import Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.auth import LOOPBACK, audit, require
-from tightship_platform.reads import captures
+from tightship_platform.queries import captures
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import CaptureReport, CaptureRequest, LeaseRequest
 

@@ -6,7 +6,7 @@ from starlette.responses import JSONResponse
 
 from tightship_platform.api.reply import Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.reads import findings
+from tightship_platform.queries import findings
 from tightship_platform.vocabulary import Scope
 
 router = scoped_router("findings")

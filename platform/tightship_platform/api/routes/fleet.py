@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from tightship_platform.api.reply import Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.reads import fleet
+from tightship_platform.queries import fleet
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from starlette.responses import JSONResponse
 
+from tightship_platform.api.auth import audit, require
 from tightship_platform.api.reply import Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.auth import audit, require
-from tightship_platform.models import Opportunity
-from tightship_platform.reads import opportunities
+from tightship_platform.database.models import Opportunity
+from tightship_platform.queries import opportunities
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import OpportunityState, Scope
 

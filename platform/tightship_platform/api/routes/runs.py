@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse
 from tightship_platform import ingest
 from tightship_platform.api.reply import Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.reads import runs, timeline
+from tightship_platform.queries import runs, timeline
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import RunRecord
 

@@ -10,15 +10,22 @@ from fastapi import Header, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 
-from tightship_platform import capture_flow, store_owner, trace_files
+from tightship_platform import captures as capture_flow
 from tightship_platform.api.reply import Config, Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.artifacts import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
-from tightship_platform.celery_app import ANALYZE_CAPTURE, send
-from tightship_platform.database import Database
+from tightship_platform.captures import files, store_owner
+from tightship_platform.captures.artifact_store import (
+    CHUNK_BYTES,
+    ArtifactStore,
+    Stored,
+    open_artifacts,
+    trace_key,
+)
+from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TightshipError, TooLarge
-from tightship_platform.reads import captures
+from tightship_platform.queries import captures
 from tightship_platform.settings import Settings
+from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.units import format_bytes
 from tightship_platform.vocabulary import Scope
 
@@ -122,7 +129,7 @@ def _record(
     attempt: int | None,
 ) -> tuple[int, bool]:
     with database.session() as session:
-        result = trace_files.record(session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt)
+        result = files.record(session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt)
         return result.trace.id, result.completed
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from starlette.responses import JSONResponse
 
-from tightship_platform import capture_flow
+from tightship_platform import captures
+from tightship_platform.api.auth import audit, require
 from tightship_platform.api.reply import Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.auth import audit, require
-from tightship_platform.reads import workflows
+from tightship_platform.queries import workflows
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import CaptureParams
 
@@ -36,7 +36,7 @@ def list_workflows(database: Db) -> JSONResponse:
 def set_schedule(name: str, body: Schedule, database: Db) -> JSONResponse:
     """Set or end the capture schedule of a workflow; answers the schedule that is in force."""
     with database.session() as session:
-        schedule = capture_flow.set_schedule(session, name, body.every_ns, body.params)
+        schedule = captures.set_schedule(session, name, body.every_ns, body.params)
         audit(session, require(Scope.CAPTURE).name, "workflow.schedule", name, every_ns=body.every_ns)
         answer = None if schedule is None else {"every_ns": schedule.every_ns, "params": schedule.params}
     return reply({"workflow": name, "schedule": answer})

@@ -1,0 +1,1 @@
+"""Activity of host and device over time."""

@@ -1,0 +1,68 @@
+"""When the device worked, within the window.
+
+[Note: the CPU as device] A trace without device events is of a job that computes on the CPU. Its device timeline is
+made of the operators of the training and backward threads themselves. What runs inside the data loader, a save, a
+compiler or a collective that blocks is no training work, whatever it computes, and is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from tightship_analyzers.facts.activity.host_activity import TrainingThread
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.program.work_threads import WorkThreads
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import EventKind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceBusy:
+    """The device timeline. `compute` and `communication` may overlap."""
+
+    compute: Intervals
+    """Kernels, copies and sets; on a CPU the operators."""
+    communication: Intervals
+    """Collectives."""
+
+    @property
+    def spans(self) -> Intervals:
+        """Anything at all."""
+        return self.compute | self.communication
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self | NotApplicable:
+        """From device events where there are any."""
+        window = facts.get(Window)
+        if isinstance(window, NotApplicable):
+            return window
+        trace = facts.trace
+        if trace.device_kind == "gpu":
+            events = trace.device_events
+            shared = events.kind == EventKind.COLLECTIVE
+            return cls(
+                compute=Intervals.of_table(events.take(~shared)).clip(window.start_ns, window.end_ns),
+                communication=Intervals.of_table(events.take(shared)).clip(window.start_ns, window.end_ns),
+            )
+        ops = trace.host_ops.take(facts[WorkThreads].among(trace.host_ops.tid))
+        compute = Intervals.of_table(ops).clip(window.start_ns, window.end_ns)
+        return cls(compute=compute - facts[TrainingThread].elsewhere, communication=Intervals.none())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceGaps:
+    """When the device did nothing, within the window."""
+
+    spans: Intervals
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self | NotApplicable:
+        """What is left of the window."""
+        busy, window = facts.get(DeviceBusy), facts.get(Window)
+        if isinstance(busy, NotApplicable):
+            return busy
+        if isinstance(window, NotApplicable):
+            return window
+        return cls(busy.spans.gaps(window.start_ns, window.end_ns))

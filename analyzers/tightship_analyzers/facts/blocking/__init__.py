@@ -1,0 +1,1 @@
+"""Calls that block the host."""

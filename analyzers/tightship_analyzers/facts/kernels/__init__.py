@@ -1,0 +1,1 @@
+"""Work of the device by operator: kernels, copies, collectives."""

@@ -1,0 +1,120 @@
+"""What each call of the optimizer did, on the host and on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from tightship_analyzers.facts.kernels.device_work import DeviceWork
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.program.op_tree import OpTree
+from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
+from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Int32s, Table
+from tightship_analyzers.trace.step_marks import OPTIMIZER
+from tightship_platform.text import shown
+
+MAX_NAME = 60
+MANY_TENSORS = ("aten::_foreach_", "aten::_fused_")
+_MATRIX_WORK = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::convolution"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerCall:
+    """One call of the optimizer within the window."""
+
+    start_ns: int
+    end_ns: int
+    operators: int
+    """Outermost operators in it."""
+    parameters: int
+    """How often most of its outermost operators ran: once per parameter tensor in a single-tensor update."""
+    many_tensors: bool
+    """It uses foreach or fused operators."""
+    elementwise: bool
+    """It neither evaluates a closure nor multiplies matrices: nothing but updates."""
+    active: Intervals
+    """From the first to the last piece of its work on the device timeline."""
+    work: Intervals
+    """Its work: device events, on a CPU the innermost operators."""
+    one_pass: Intervals
+    """The part of `work` that is a single pass over all parameters: all events of the most expensive name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerWork:
+    """All calls within the window."""
+
+    calls: list[OptimizerCall]
+    optimizer: str
+    """Class of the optimizer as torch names it, such as `Adam`."""
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self | NotApplicable:
+        """Needs optimizer annotations and operators."""
+        window, optimizer, tree = facts.get(Window), facts.get(OptimizerSteps), facts.get(OpTree)
+        for fact in (window, optimizer, tree):
+            if isinstance(fact, NotApplicable):
+                return fact
+        assert isinstance(window, Window) and isinstance(optimizer, OptimizerSteps) and isinstance(tree, OpTree)
+        inside = (optimizer.calls.start_ns >= window.start_ns) & (optimizer.calls.end_ns <= window.end_ns)
+        calls = optimizer.calls.take(inside)
+        if not len(calls):
+            return NotApplicable("needs a whole call of the optimizer within the window")
+        names = facts.trace.names
+        found = [
+            _call(facts, tree, optimizer.tid, start_ns, end_ns)
+            for start_ns, end_ns in zip(calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
+        ]
+        label = names[int(np.bincount(calls.name).argmax())]
+        return cls(found, shown(label.removeprefix(OPTIMIZER).removesuffix(".step"), MAX_NAME))
+
+
+def _call(facts: Facts, tree: OpTree, tid: int, start_ns: int, end_ns: int) -> OptimizerCall:
+    first, stop = np.searchsorted(tree.ops.start_ns, (start_ns, end_ns))
+    rows = np.arange(int(first), int(stop))
+    rows = rows[tree.ops.tid[rows] == tid]
+    top = tree.ops.take(rows[tree.is_top[rows]])
+    used = [facts.trace.names[number] for number in np.unique(top.name).tolist()]
+    device = facts.find(DeviceWork)
+    if device is not None:
+        work: Table = device.started_in(tid, start_ns, end_ns)
+        work_names = device.started_in(tid, start_ns, end_ns).name
+    else:
+        leaves = tree.ops.take(rows[tree.is_leaf[rows]])
+        work, work_names = leaves, leaves.name
+    return OptimizerCall(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        operators=len(top),
+        parameters=_parameters(top.name),
+        many_tensors=any(name.startswith(MANY_TENSORS) for name in used),
+        elementwise=not any(name in _MATRIX_WORK or name.startswith(AUTOGRAD_NODE) for name in used),
+        active=_hull(work),
+        work=Intervals.of_table(work),
+        one_pass=_one_pass(work, work_names),
+    )
+
+
+def _parameters(names: Int32s) -> int:
+    """The count that most operators share; the smaller one of two that are equally frequent."""
+    counts = np.bincount(names)
+    counts = counts[counts > 0]
+    return int(np.bincount(counts).argmax()) if len(counts) else 0
+
+
+def _hull(work: Table) -> Intervals:
+    if not len(work):
+        return Intervals.none()
+    return Intervals.one(int(work.start_ns.min()), int(work.end_ns.max()))
+
+
+def _one_pass(work: Table, names: Int32s) -> Intervals:
+    if not len(work):
+        return Intervals.none()
+    dearest = int(np.bincount(names, weights=work.dur_ns).argmax())
+    return Intervals.of_table(work.take(names == dearest))

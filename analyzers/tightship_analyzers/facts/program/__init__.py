@@ -1,0 +1,1 @@
+"""The traced program: threads, operators, Python frames, places."""

@@ -1,0 +1,1 @@
+"""Facts about a whole run, from its samples."""

@@ -1,0 +1,1 @@
+"""The part of a trace that is judged, and its steps."""

@@ -1,0 +1,1 @@
+"""Findings: their form, evidence, attributed time and savings."""

@@ -1,0 +1,39 @@
+"""Recording slows a job down; what that means for a saving.
+
+[Note: distortion] A recorded step takes T, an unrecorded one U (from the step counter, outside of the capture). The
+difference D = T − U was added by the recording, and nobody knows where in the step. So a saving V of the recorded step
+lies between max(0, V − D), if all of D sits in the time that the finding claims, and min(V, U), if none does; of U only
+what the fix can give back of any step (`Finding.most_frac`). The value keeps its share of the step: V × U / T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tightship_analyzers.findings.evidence import fact
+from tightship_analyzers.findings.model import Finding, Saving
+from tightship_platform.units import format_frac, format_ns
+
+
+def undistort(finding: Finding, traced_ns: int, untraced_ns: int | None) -> Finding:
+    """The finding with its saving in terms of unrecorded steps; unchanged where recording did not slow the job."""
+    if not untraced_ns or untraced_ns >= traced_ns:
+        return finding
+    saving, added_ns = finding.saving, traced_ns - untraced_ns
+    value = saving.value * untraced_ns // traced_ns
+    low = min(value, max(0, saving.low - added_ns))
+    high = max(value, min(saving.high, int(finding.most_frac * untraced_ns)))
+    slower = added_ns / untraced_ns
+    return replace(
+        finding,
+        saving=Saving(value=value, low=low, high=high, method=saving.method),
+        evidence=[
+            *finding.evidence,
+            fact(
+                f"Recording made a step {format_frac(slower)} longer ({format_ns(untraced_ns)} without it, "
+                f"{format_ns(traced_ns)} in the trace); low and high allow for that",
+                slower,
+                "frac",
+            ),
+        ],
+    )

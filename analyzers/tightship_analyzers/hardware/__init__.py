@@ -1,0 +1,14 @@
+"""What devices can do: arithmetic rates, memory, links, power, each with its source."""
+
+from tightship_analyzers.hardware.devices import (
+    DTYPES,
+    FILE_NAME,
+    LINKS,
+    Device,
+    HardwareError,
+    devices,
+    find,
+    read_devices,
+)
+
+__all__ = ["DTYPES", "FILE_NAME", "LINKS", "Device", "HardwareError", "devices", "find", "read_devices"]

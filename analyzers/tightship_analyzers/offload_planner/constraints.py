@@ -1,0 +1,104 @@
+"""What a plan may use: the user's wish, the machine, its control group and its limit on pinned memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tightship_analyzers.offload_planner.candidate import Memory, Rules
+from tightship_offload.plan.host_limits import HostLimits
+from tightship_offload.plan.model import HardwareSpec, Recompute
+
+DEVICE_MARGIN_FRAC = 0.05
+"""Of device memory: workspaces of matrix libraries, fragmentation."""
+HOST_MARGIN_FRAC = 0.1
+"""Of host memory: the interpreter, the input pipeline, the page cache that it needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user fixes; None: the planner chooses, within what the machine allows."""
+
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    pinned_bytes: int | None = None
+    """Given, it takes the place of the memlock limit: CUDA's own pinned memory is not counted there by every driver."""
+    slots: int | None = None
+    resident: tuple[int, ...] | None = None
+    recompute: Recompute | None = None
+    micro_batches: int | None = None
+    may_stream: bool = False
+    """Layers may be updated on the device while their state streams through it."""
+    residents_on_cpu: bool = False
+    """Resident layers may be updated on the CPU: less device memory, but their gradients and weights travel."""
+    rules: Rules = field(default_factory=Rules)
+    host: HostLimits | None = None
+    """Of the machine that will run the plan; None: only `hardware.host_bytes` counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes that a plan may take, and in words what sets them."""
+
+    device: int
+    device_by: str
+    host: int
+    host_by: str
+    pinned: int | None
+    pinned_by: str
+
+    def headroom_frac(self, memory: Memory) -> float:
+        """The smaller of the free shares of device and host memory."""
+        return min(1 - memory.device / max(1, self.device), 1 - memory.host / max(1, self.host))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """A limit that a candidate breaks."""
+
+    what: str
+    """`device memory`, `host memory` or `pinned memory`."""
+    needed: int
+    allowed: int
+    allowed_by: str
+
+    @property
+    def missing(self) -> int:
+        """Bytes."""
+        return self.needed - self.allowed
+
+
+def limits_for(hardware: HardwareSpec, wish: Wish) -> Limits:
+    """The limits in force. A margin is kept of what the machine has, none of what the user grants."""
+    device, device_by = _less_margin(hardware.device_bytes, DEVICE_MARGIN_FRAC), "the device's memory less 5 %"
+    if wish.device_bytes is not None and wish.device_bytes < device:
+        device, device_by = wish.device_bytes, "the device budget given"
+    host, host_by = _less_margin(hardware.host_bytes, HOST_MARGIN_FRAC), "the host's memory less 10 %"
+    if wish.host is not None and wish.host.usable is not None:
+        usable = _less_margin(wish.host.usable, HOST_MARGIN_FRAC)
+        if usable < host:
+            host, host_by = usable, f"{wish.host.binding} less 10 %"
+    if wish.host_bytes is not None and wish.host_bytes < host:
+        host, host_by = wish.host_bytes, "the host budget given"
+    pinned, pinned_by = None, "nothing"
+    if wish.pinned_bytes is not None:
+        pinned, pinned_by = wish.pinned_bytes, "the budget of pinned memory given"
+    elif wish.host is not None and wish.host.memlock is not None and hardware.device != "cpu":
+        pinned, pinned_by = wish.host.memlock, "the memlock limit (ulimit -l)"
+    return Limits(device=device, device_by=device_by, host=host, host_by=host_by, pinned=pinned, pinned_by=pinned_by)
+
+
+def shortfalls(memory: Memory, limits: Limits) -> list[Shortfall]:
+    """The limits that this much memory breaks, the worst in proportion first."""
+    found = []
+    for what, needed, allowed, by in (
+        ("device memory", memory.device, limits.device, limits.device_by),
+        ("host memory", memory.host, limits.host, limits.host_by),
+        ("pinned memory", memory.pinned, limits.pinned, limits.pinned_by),
+    ):
+        if allowed is not None and needed > allowed:
+            found.append(Shortfall(what=what, needed=needed, allowed=allowed, allowed_by=by))
+    return sorted(found, key=lambda one: -one.needed / max(1, one.allowed))
+
+
+def _less_margin(size: int, margin_frac: float) -> int:
+    return int(size * (1 - margin_frac))

@@ -1,0 +1,110 @@
+"""When one rank arrived at its collectives, and when it left them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tightship_analyzers.metrics.device_events import NO_DEVICE_EVENTS
+from tightship_analyzers.metrics.kernel_classes import KernelClass, kernel_classes
+from tightship_analyzers.metrics.step_filter import launched_ns
+from tightship_analyzers.trace.columns import Bools, Int64s
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.text import shown
+
+NO_COLLECTIVES = NotApplicable("needs collectives on the device; the trace holds none")
+
+Key = tuple[str, str, int]
+"""What a collective is called on every rank: name, process group, number. See `CollectiveArrivals.keys`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectiveArrivals:
+    """The collectives of one rank in order of arrival."""
+
+    keys: tuple[Key, ...]
+    """(collectives,) With a recorded `Seq`: collective, process group, Seq. Else kernel, empty, and the how manieth of
+    this kernel in the trace it is."""
+    numbered: Bools
+    """(collectives,) The trace records a `Seq`."""
+    start_ns: Int64s
+    """(collectives,) Its kernel began to run: this rank had arrived."""
+    end_ns: Int64s
+    absolute: bool
+    """Times are since the epoch, so that two ranks can be compared before anything is known of their collectives."""
+    hidden: Intervals
+    """When the device computed during any of them: what is waited then costs no time."""
+    bounds_ns: Int64s
+    """(steps + 1,) of the whole steps; empty where none are known."""
+    step: Int64s
+    """(collectives,) Number of the whole step in which it was launched, from 0; -1 outside of all."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def collective_arrivals(trace: Trace, bounds_ns: Int64s | None = None) -> CollectiveArrivals | NotApplicable:
+    """Takes them from the events that `breakdown.kernel_classes` recognises.
+
+    :param bounds_ns: (steps + 1,) of the whole steps, where known.
+    """
+    events = trace.device_events
+    if not len(events):
+        return NO_DEVICE_EVENTS
+    classes = kernel_classes(trace).recognised
+    rows = np.flatnonzero(classes == KernelClass.COMMUNICATION)
+    if not len(rows):
+        return NO_COLLECTIVES
+    communication = events.take(rows)
+    keys: list[Key] = []
+    numbered = np.zeros(len(rows), dtype=np.bool_)
+    recorded = _recorded(trace)
+    kernels = {name: shown(trace.names[name]) for name in np.unique(communication.name).tolist()}
+    count: dict[str, int] = {}
+    for place, (row, name) in enumerate(zip(rows.tolist(), communication.name.tolist(), strict=True)):
+        known = recorded.get(row)
+        if known is not None:
+            keys.append(known)
+            numbered[place] = True
+            continue
+        kernel = kernels[name]
+        count[kernel] = number = count.get(kernel, -1) + 1
+        keys.append((kernel, "", number))
+    computing = Intervals.of_table(events.take(classes == KernelClass.COMPUTE))
+    bounds = np.empty(0, dtype=np.int64) if bounds_ns is None else bounds_ns
+    return CollectiveArrivals(
+        keys=tuple(keys),
+        numbered=numbered,
+        start_ns=communication.start_ns,
+        end_ns=communication.end_ns,
+        absolute=trace.base_ns > 0 or trace.start_ns > EPOCH_FROM_NS,
+        hidden=computing & Intervals.of_table(communication),
+        bounds_ns=bounds,
+        step=_steps_of(launched_ns(trace, communication), bounds),
+    )
+
+
+def _steps_of(times_ns: Int64s, bounds_ns: Int64s) -> Int64s:
+    step = np.searchsorted(bounds_ns, times_ns, side="right") - 1
+    return np.where(step < len(bounds_ns) - 1, step, -1)
+
+
+EPOCH_FROM_NS = 10**18
+"""The year 2001: what is later counts from the epoch, what is earlier from some start of the machine's."""
+
+
+def _recorded(trace: Trace) -> dict[int, Key]:
+    """Device row → key, for collectives whose `Seq` the trace records and that are one event each."""
+    table = trace.collectives.take(trace.collectives.on_device & (trace.collectives.seq >= 0))
+    known = {name: shown(trace.names[name]) for name in {*table.name.tolist(), *table.group.tolist()} - {-1}}
+    keys = [
+        (known[name], known[group] if group >= 0 else "", seq)
+        for name, group, seq in zip(table.name.tolist(), table.group.tolist(), table.seq.tolist(), strict=True)
+    ]
+    seen: dict[Key, int] = {}
+    for key in keys:
+        seen[key] = seen.get(key, 0) + 1
+    return {row: key for row, key in zip(table.row.tolist(), keys, strict=True) if seen[key] == 1}

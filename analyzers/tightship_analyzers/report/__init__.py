@@ -1,0 +1,1 @@
+"""A verdict, drawn: terminal, HTML, differences."""

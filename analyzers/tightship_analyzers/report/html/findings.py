@@ -1,0 +1,84 @@
+"""Findings on the page: place, fix, saving, evidence, and the worst gap of each."""
+
+from __future__ import annotations
+
+from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
+from tightship_analyzers.findings.model import Evidence, Finding
+from tightship_analyzers.report.html.gap_drawing import drawing
+from tightship_analyzers.report.html.markup import Content, Markup, element
+from tightship_analyzers.report.sentences import (
+    nothing_found,
+    saving_words,
+    step_words,
+    steps_words,
+    together_words,
+    unclaimed_words,
+)
+from tightship_platform.units import format_ns
+
+CODE_CHARS = 4000
+
+
+def findings_section(result: OfflineResult) -> list[Markup]:
+    """All findings, the largest share first, or that there is none."""
+    unclaimed = unclaimed_words(result)
+    rest = [element("p", unclaimed)] if unclaimed else []
+    if not result.findings:
+        return [element("p", nothing_found(result)), *rest]
+    several = len(result.ranks) > 1
+    by_rank = {one.rank: one for one in result.ranks}
+    parts = [
+        element("p", steps_words(result), class_="quiet"),
+        *(
+            _finding(number, finding, by_rank[one.rank], several=several)
+            for number, (finding, one) in enumerate(result.findings, start=1)
+        ),
+    ]
+    if together := together_words(result):
+        parts.append(element("p", together))
+    return parts + rest
+
+
+def _finding(number: int, finding: Finding, one: OfflineRank, *, several: bool) -> Markup:
+    rows: list[tuple[str, Content]] = []
+    if finding.place:
+        worst = f", worst on rank {one.rank}" if several else ""
+        rows.append(("where", [element("code", finding.place), worst]))
+    rows.append(("fix", finding.fix))
+    rows.append(("saves", saving_words(finding)))
+    facts = [str(row["text"]) for row in finding.evidence if row["kind"] == "fact"]
+    if facts:
+        rows.append(("because", element("ul", [element("li", said) for said in facts], class_="evidence")))
+    listed = [part for name, value in rows for part in (element("dt", name), element("dd", value))]
+    return element(
+        "article",
+        [
+            element("h3", [f"{number}. {finding.title} ", element("span", finding.rule, class_="quiet")]),
+            element("dl", listed),
+            *(_change(row) for row in finding.evidence if row["kind"] == "change"),
+            *(_gap(row, one) for row in finding.evidence if row["kind"] == "gap"),
+        ],
+    )
+
+
+def _change(row: Evidence) -> Markup:
+    return element(
+        "div",
+        [
+            element("p", "as it is", class_="quiet"),
+            element("pre", _code(row["before"])),
+            element("p", "as it should be", class_="quiet"),
+            element("pre", _code(row["after"])),
+        ],
+    )
+
+
+def _code(value: object) -> list[Markup]:
+    lines = str(value)[:CODE_CHARS].split("\n")
+    return [part for line in lines for part in (element("span", line), Markup("\n"))]
+
+
+def _gap(row: Evidence, one: OfflineRank) -> Markup:
+    long = format_ns(row["end_ns"] - row["start_ns"])
+    said = f"The worst stretch, {step_words(one, row)}: {long}, shaded; times count from its begin."
+    return element("figure", [drawing(row), element("figcaption", said, class_="quiet")])

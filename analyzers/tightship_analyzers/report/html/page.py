@@ -1,0 +1,144 @@
+"""The page: verdict, where the step went, what to do, who keeps whom waiting, and the device's figures."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
+from tightship_analyzers.report.html.figures import (
+    across_section,
+    device_section,
+    gaps_section,
+    notes_section,
+    roofline_section,
+)
+from tightship_analyzers.report.html.findings import findings_section
+from tightship_analyzers.report.html.markup import (
+    Content,
+    Markup,
+    bar,
+    element,
+    table,
+    text,
+)
+from tightship_analyzers.report.sentences import (
+    device_of,
+    devices_differ,
+    headline,
+    losses_first,
+    ranks_on,
+    steps_of,
+    uncovered_words,
+    whole_of,
+)
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import Bucket
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""Nothing is loaded and nothing runs, whatever a name in a trace says."""
+
+
+def page(result: OfflineResult) -> str:
+    """The whole document; the same result gives the same bytes."""
+    sections = [
+        ("where", _went(result.ranks[0]), _where(result)),
+        ("what", "What to do", findings_section(result)),
+        ("gaps", "Why the device idles", gaps_section(result)),
+        ("across", "Who keeps whom waiting", across_section(result)),
+        ("device", "What the device did", device_section(result)),
+        ("roof", "How close to the roof", roofline_section(result)),
+        ("notes", "What could not be said", notes_section(result)),
+    ]
+    filled = [(name, title, content) for name, title, content in sections if content]
+    links = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in filled]
+    body = [
+        element("a", "To the findings", href="#what", class_="skip"),
+        element("header", _header(result)),
+        element("nav", element("ul", links), aria_label="On this page"),
+        element("main", [_section(name, title, content) for name, title, content in filled]),
+    ]
+    head = [
+        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        element("title", f"tightship: {_traces(result)}"),
+        Markup(f"<style>{_style()}</style>"),
+    ]
+    return f'<!doctype html>\n<html lang="en"><head>{text(head)}</head><body>{text(body)}</body></html>\n'
+
+
+def _header(result: OfflineResult) -> list[Markup]:
+    warning = devices_differ(result)
+    said = [
+        element("p", _traces(result), class_="quiet"),
+        *(element("p", line, class_="warning") for line in uncovered_words(result)),
+        element("h1", headline(result)),
+    ]
+    return [*said, element("p", warning, class_="warning")] if warning else said
+
+
+def _style() -> str:
+    return resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
+
+
+def _section(name: str, title: str, content: Content) -> Markup:
+    return element(
+        "section", [element("h2", title, id=f"{name}-title"), content], id=name, aria_labelledby=f"{name}-title"
+    )
+
+
+def _traces(result: OfflineResult) -> str:
+    if len(result.ranks) == 1:
+        return result.ranks[0].source
+    return f"{plural(len(result.ranks), 'rank')}: {result.ranks[0].source} …"
+
+
+def _where(result: OfflineResult) -> list[Markup]:
+    if len(result.ranks) == 1:
+        return _one(result.ranks[0])
+    rows: list[list[Content]] = [
+        [
+            one.rank,
+            steps_of(one.verdict.summary),
+            _bar(one),
+        ]
+        for one in result.ranks
+    ]
+    legend = [_swatch(part) for part in dict.fromkeys(b for one in result.ranks for b, _ in losses_first(one))]
+    return [
+        element("p", f"{ranks_on(result.ranks)}."),
+        element("p", legend, class_="legend"),
+        table(("rank", "steps", "shares"), rows, left=(0, 1, 2), caption=f"{_went(result.ranks[0])}, by rank"),
+    ]
+
+
+def _one(one: OfflineRank) -> list[Markup]:
+    summary = one.verdict.summary
+    total, steps = summary["window_ns"] or 1, summary["steps"] or 1
+    rows: list[list[Content]] = [
+        [_swatch(part), format_frac(ns / total), format_ns(ns // steps)] for part, ns in losses_first(one)
+    ]
+    head = ("", "share", "a step" if summary["steps"] else "in all")
+    return [
+        element("p", f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}."),
+        _bar(one),
+        table(head, rows, caption=_went(one)),
+    ]
+
+
+def _went(one: OfflineRank) -> str:
+    return f"Where the {whole_of(one)} went"
+
+
+def _swatch(part: str) -> Markup:
+    return element("span", [element("i", None, class_=f"mark {part}"), f"{part.replace('_', ' ')} "])
+
+
+def _bar(one: OfflineRank) -> Markup:
+    total, divided = one.verdict.summary["window_ns"] or 1, one.verdict.summary["buckets"]
+    # In one order for all ranks, so that they can be compared.
+    parts = [
+        (part.value, divided[part] / total, f"{part.replace('_', ' ')}: {format_frac(divided[part] / total)}")
+        for part in Bucket
+        if divided.get(part)
+    ]
+    return bar(parts, label=f"Rank {one.rank}: " + ", ".join(title for _, _, title in parts))

@@ -1,0 +1,277 @@
+"""A verdict in words, the same on every face."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult, not_judged
+from tightship_analyzers.analysis.rank_figures import MOST_PLACES
+from tightship_analyzers.facts.activity.cause import Cause
+from tightship_analyzers.findings.model import Evidence, Finding
+from tightship_analyzers.report.gap_lanes import IDLE
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import Bucket, SavingUnit
+
+LEAST_GRAPH_FRAC = 0.001
+"""Share of the window below which captured graphs are not worth a line."""
+
+LEAST_UNCLAIMED_FRAC = 0.1
+"""Share of the window from which on it is said that nothing is advised about it."""
+
+CLAUSE: dict[str, str] = {
+    Bucket.INPUT: "waits for the next batch",
+    Bucket.CHECKPOINT: "waits while state is saved",
+    Bucket.HOST_SYNC: "runs dry while the host waits for a value",
+    Bucket.HOST: "waits for the host to issue work",
+    Bucket.QUEUED: "waits though the next work is queued already",
+    Bucket.COMMUNICATION: "communicates with nothing to hide it",
+    Bucket.UNEXPLAINED: "does nothing, and the trace does not say why",
+}
+"""How a sentence goes on after 'the device'."""
+
+HOST_CLAUSE = {
+    Cause.ALLOCATOR.word: "waits for the host, which most of all asks the driver for memory",
+    Cause.COMPILATION.word: "waits for the host, which most of all compiles or loads code",
+    Cause.GARBAGE_COLLECTION.word: "waits for the host, which most of all collects garbage",
+}
+"""The same for `host` where something else than issuing work takes the most of it."""
+
+
+def headline(result: OfflineResult) -> str:
+    """One sentence: how much of the step was work, and what took most of the rest; of several ranks for the worst."""
+    worst = least_productive(result)
+    summary = worst.verdict.summary
+    total = summary["window_ns"]
+    if not total or not summary["buckets"]:
+        return "The trace holds nothing that can be judged."
+    losses = [row for row in losses_first(worst) if row[0] != Bucket.PRODUCTIVE]
+    said = f"{_whom(result, worst)} works {format_frac(_productive(worst))} of the {whole_of(worst)}"
+    if not losses:
+        return f"{said}."
+    part, ns = losses[0]
+    return f"{said}; {format_frac(ns / total)} it {_clause(worst, part)}."
+
+
+def _whom(result: OfflineResult, worst: OfflineRank) -> str:
+    count, all_whole = len(whole_ranks(result)), len(whole_ranks(result)) == len(result.ranks)
+    if len(result.ranks) == 1:
+        return "The device"
+    if count == 1:
+        return f"Rank {worst.rank}, the only whole one,"
+    return f"Rank {worst.rank}, the least productive of {count}{'' if all_whole else ' whole ones'},"
+
+
+def _clause(one: OfflineRank, part: str) -> str:
+    if part in (Bucket.HOST, Bucket.UNEXPLAINED):
+        by_cause = {row["cause"]: 0 for row in one.figures["window_idle_causes"] or []}
+        for row in one.figures["window_idle_causes"] or []:
+            by_cause[row["cause"]] += row["ns"]
+        if part == Bucket.UNEXPLAINED:
+            outside = by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0)
+            return "has not begun its work or is done with it" if outside else CLAUSE[part]
+        cause = max((*HOST_CLAUSE, Cause.HOST_DISPATCH.word), key=lambda word: by_cause.get(word, 0))
+        return HOST_CLAUSE.get(cause, CLAUSE[Bucket.HOST])
+    return CLAUSE.get(part, f"is in {part.replace('_', ' ')}")
+
+
+def devices_differ(result: OfflineResult) -> str | None:
+    """A warning where the ranks ran on different devices; None where they did not."""
+    ranks: dict[str, list[str]] = {}
+    for one in whole_ranks(result):
+        ranks.setdefault(device_of(one.verdict.summary), []).append(str(one.rank))
+    if len(ranks) < 2:
+        return None
+    told = "; ".join(f"{device}: rank {', '.join(numbers)}" for device, numbers in ranks.items())
+    return f"The devices differ ({told}); if these are two runs, compare them with `tightship diff`."
+
+
+def least_productive(result: OfflineResult) -> OfflineRank:
+    """The rank of the smallest productive share, the first one of several; a file that was cut off tells of another
+    stretch of time than the others and is none of them."""
+    return min(whole_ranks(result), key=_productive)
+
+
+def whole_ranks(result: OfflineResult) -> Sequence[OfflineRank]:
+    """Those whose files hold all device events; all where none does."""
+    return [one for one in result.ranks if one.verdict.summary["covered_frac"] == 1.0] or result.ranks
+
+
+def nothing_found(result: OfflineResult) -> str:
+    """What is said where there is no finding; a clean bill only for traces whose steps could be judged."""
+    judged = result.rules - len(not_judged(result.ranks))
+    counted = f"{judged} of {plural(result.rules, 'rule')} judged"
+    if is_clean(result):
+        return f"Nothing above the thresholds; {counted}."
+    if not judged:
+        return "No advice: no rule could judge; why stands below."
+    if not any(one.verdict.summary["buckets"] for one in result.ranks):
+        return "No advice: nothing that was recorded can be judged."
+    return f"No advice: {counted} the recording as a whole, and found nothing. Steps would tell more; how stands below."
+
+
+def is_clean(result: OfflineResult) -> bool:
+    """Whether a trace with whole steps was judged by any rule, and nothing was found."""
+    judged = len(not_judged(result.ranks)) < result.rules
+    return judged and not result.findings and any(one.verdict.summary["steps"] for one in result.ranks)
+
+
+def uncovered_words(result: OfflineResult) -> list[str]:
+    """What of the recordings could not be judged, one line for each file; it limits the whole verdict."""
+    return [
+        f"{one.source}: {one.verdict.summary['warnings'][0]}"
+        for one in result.ranks
+        if one.verdict.summary["covered_frac"] != 1.0
+    ]
+
+
+def not_judged_words(result: OfflineResult) -> list[str]:
+    """One line for each reason why rules could not judge, with those rules."""
+    rules: dict[str, list[str]] = {}
+    for rule, reason in not_judged(result.ranks).items():
+        rules.setdefault(reason, []).append(rule)
+    return [f"Not judged: {', '.join(names)} ({reason})" for reason, names in rules.items()]
+
+
+def losses_first(one: OfflineRank) -> list[tuple[str, int]]:
+    """(part, ns) of a rank's window: what was productive first, then losses by size; empty ones left out."""
+    return sorted(
+        ((part, ns) for part, ns in one.verdict.summary["buckets"].items() if ns),
+        key=lambda item: (item[0] != Bucket.PRODUCTIVE, -item[1]),
+    )
+
+
+def idle_rows(one: OfflineRank) -> list[tuple[str, str, int]]:
+    """(cause in words, place, ns) of a rank's idle time within what was judged, the largest first."""
+    sums: dict[tuple[str, str], int] = {}
+    rows = one.figures["window_idle_causes"] or []
+    places = Counter(row["cause"] for row in rows)
+    for row in rows:
+        cause = str(row["cause"]).replace("_", " ")
+        nameless = "smaller places together" if places[row["cause"]] >= MOST_PLACES else "no place is recorded"
+        key = IDLE.get(cause, cause), str(row["place"] or nameless)
+        sums[key] = sums.get(key, 0) + int(row["ns"])
+    return sorted(((*key, ns) for key, ns in sums.items()), key=lambda row: -row[2])
+
+
+def saving_words(finding: Finding) -> str:
+    """What a finding saves: its value between low and high; `up to` where it may be nothing and is at most that."""
+    saving, method = finding.saving, finding.saving.method.value
+    per, whole = (" a step", "it") if finding.unit == SavingUnit.STEP else ("", f"the {finding.unit.whole}")
+    if not saving.low and saving.value == saving.high:
+        return f"up to {format_ns(saving.high)}{per} ({method}), {format_frac(finding.share_frac)} of {whole}"
+    between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "
+    return f"{format_ns(saving.value)}{per} ({between}{method}), {format_frac(finding.share_frac)} of {whole}"
+
+
+def whole_of(one: OfflineRank) -> str:
+    """What a share is a share of: the `step`, or where the trace marks none the `recording`."""
+    return (SavingUnit.STEP if one.verdict.summary["steps"] else SavingUnit.RECORDING).whole
+
+
+def together_words(result: OfflineResult) -> str | None:
+    """What all findings give back together, on the rank where that is most; None for a single one."""
+    if len(result.findings) < 2:
+        return None
+    worst = max(result.ranks, key=lambda one: float(one.verdict.summary["joint_saving_frac"]))
+    share = format_frac(worst.verdict.summary["joint_saving_frac"])
+    return f"All of them together: {share} of the {whole_of(worst)} (what overlaps counts once)."
+
+
+def unclaimed_words(result: OfflineResult) -> str | None:
+    """What took much of the time and no finding claims, on the least productive rank; None where that is little."""
+    one = least_productive(result)
+    told = {finding.rule for finding, _ in result.findings if finding.rank is not None}
+    lost = {
+        part: ns
+        for part, ns in one.verdict.summary["unclaimed_ns"].items()
+        if not (told and part == Bucket.COMMUNICATION)  # what ranks side by side show claims no time
+    }
+    part = max(lost, key=lambda part: lost[part], default="")
+    share = lost.get(part, 0) / (one.verdict.summary["window_ns"] or 1)
+    if share < LEAST_UNCLAIMED_FRAC:
+        return None
+    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
+    when = f"{format_frac(share)} of the {whole_of(one)}{whose} in which the device {_clause(one, part)}"
+    return f"No finding gives back any of the {when}."
+
+
+def steps_words(result: OfflineResult) -> str:
+    """In whose steps savings are told."""
+    if not any(one.verdict.summary["steps"] for one in result.ranks):
+        return "Savings are told of the whole recording, which marks no steps; recording makes programs slower."
+    untraced_ns = least_productive(result).verdict.summary["untraced_step_ns"]
+    if untraced_ns is None:
+        return "In steps as recorded: recording makes them longer, most with stacks; a file does not tell how much."
+    return f"Savings are in steps without recording, of {format_ns(untraced_ns)}; other figures in steps as recorded."
+
+
+def graph_words(one: OfflineRank) -> str | None:
+    """How much of the idle time is up to captured graphs; None where it is next to nothing."""
+    ns, window = one.figures["graph_idle_ns"], one.verdict.summary["window_ns"]
+    if not ns or ns < LEAST_GRAPH_FRAC * window:
+        return None
+    steps = one.verdict.summary["steps"]
+    long = f"{format_ns(ns // steps)} a step" if steps else format_ns(ns)
+    return (
+        f"{long} of it ({format_frac(ns / window)}) lies before work of captured graphs that were launched already: "
+        "they begin late or pause within."
+    )
+
+
+def rates_of(family: dict[str, Any]) -> tuple[str, str]:
+    """What the kernels of a family achieved and could attain: bytes a second where memory sets the roof, else FLOPs."""
+    if 2 * family["memory_bound_ns"] > family["device_ns"]:
+        moved = family["achieved_bytes_per_s"]
+        return f"{moved / 1e9:,.0f} GB/s", f"{moved / (family['roof_frac'] or 1) / 1e9:,.0f} GB/s"
+    rates = family["achieved_flops_per_s"], family["attainable_flops_per_s"]
+    return f"{rates[0] / 1e12:,.2f} TFLOP/s", f"{rates[1] / 1e12:,.2f} TFLOP/s"
+
+
+def chain_words(chain: dict[str, Any]) -> str:
+    """A chain of kernels that could be one, and what that saves at most."""
+    ops = " → ".join(str(op).removeprefix("aten::") for op in chain["ops"]) + (
+        " …" if chain["length"] > len(chain["ops"]) else ""
+    )
+    return (
+        f"{chain['module']} ({ops}), {plural(chain['chains'], 'time')}: up to {format_ns(chain['saving_ns'])} "
+        f"of {format_ns(chain['device_ns'])}"
+    )
+
+
+def device_of(summary: dict[str, Any]) -> str:
+    """The model of the device."""
+    return "CPU only" if summary["device_kind"] == "cpu" else str(summary["device"])
+
+
+def ranks_on(ranks: Sequence[OfflineRank]) -> str:
+    """How many ranks on which devices."""
+    devices = dict.fromkeys(device_of(one.verdict.summary) for one in ranks)
+    return f"{plural(len(ranks), 'rank')} on {', '.join(devices)}"
+
+
+def step_words(one: OfflineRank, gap: Evidence) -> str:
+    """The step that a stretch of time falls into, by the name that the program gave it."""
+    number = gap.get("step")
+    names = {row["step"]: str(row["name"]) for row in one.figures["steps"]}
+    if not names:
+        return "of the recording"
+    return "outside of any step" if number is None else names.get(number, f"step {number}")
+
+
+def steps_of(summary: dict[str, Any]) -> str:
+    """How many steps of what length."""
+    step = summary["step_ns"]
+    if step is None:
+        return f"{format_ns(summary['window_ns'])} recorded, no whole step"
+    if summary["steps"] == 1:
+        return f"1 step of {format_ns(step['mean'])}"
+    return (
+        f"{summary['steps']} steps of {format_ns(step['mean'])} ({format_ns(step['min'])} to {format_ns(step['max'])})"
+    )
+
+
+def _productive(one: OfflineRank) -> float:
+    summary = one.verdict.summary
+    return int(summary["buckets"].get(Bucket.PRODUCTIVE, 0)) / (summary["window_ns"] or 1)

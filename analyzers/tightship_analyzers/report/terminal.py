@@ -1,0 +1,207 @@
+"""How a verdict looks in a terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
+from tightship_analyzers.findings.model import Finding, Rule
+from tightship_analyzers.report.sentences import (
+    device_of,
+    devices_differ,
+    headline,
+    is_clean,
+    losses_first,
+    not_judged_words,
+    nothing_found,
+    ranks_on,
+    saving_words,
+    steps_of,
+    steps_words,
+    together_words,
+    unclaimed_words,
+    uncovered_words,
+)
+from tightship_analyzers.report.terminal_parts import (
+    print_across,
+    print_facts,
+    print_idle,
+    print_roofline,
+)
+from tightship_analyzers.rules.pages import page_text
+from tightship_platform.units import format_frac, format_ns
+from tightship_platform.vocabulary import Bucket
+
+BAR_CELLS = 40
+MAX_BAR_RANKS = 2
+"""Up to this many ranks get bars; more get one line each."""
+PLAIN_WIDTH = 120
+"""Width where the output is no terminal."""
+
+COLOURS: dict[str, str] = {
+    Bucket.PRODUCTIVE: "green",
+    Bucket.INPUT: "dark_orange",
+    Bucket.CHECKPOINT: "magenta",
+    Bucket.HOST_SYNC: "red",
+    Bucket.HOST: "yellow",
+    Bucket.QUEUED: "bright_yellow",
+    Bucket.COMMUNICATION: "cyan",
+    Bucket.UNEXPLAINED: "bright_black",
+}
+
+
+def print_report(result: OfflineResult, *, explain: bool = False) -> None:
+    """Where the step went, what to do about it, and what could not be judged."""
+    console = _console()
+    for line in uncovered_words(result):
+        console.print(Text(line, style="bold yellow"), soft_wrap=True)
+    console.print(Text(headline(result), style="bold"))
+    if warning := devices_differ(result):
+        console.print(Text(warning, style="bold yellow"))
+    console.print()
+    if not any(one.verdict.summary["buckets"] for one in result.ranks):
+        _print_file_notes(console, result)
+        return
+    if len(result.ranks) <= MAX_BAR_RANKS:
+        for one in result.ranks:
+            _print_rank(console, one)
+    else:
+        _print_ranks(console, result.ranks)
+    print_idle(console, result)
+    print_across(console, result)
+    _print_findings(console, result)
+    print_roofline(console, result)
+    _print_notes(console, result)
+    if explain:
+        print_facts(console, result.ranks)
+
+
+def _print_rank(console: Console, one: OfflineRank) -> None:
+    summary = one.verdict.summary
+    console.print(Text(f"{one.source}", style="bold"), soft_wrap=True)
+    console.print(Text(f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}"), soft_wrap=True)
+    console.print()
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(min_width=BAR_CELLS)
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    total = summary["window_ns"] or 1
+    steps = summary["steps"] or 1
+    for part, ns in losses_first(one):
+        colour = COLOURS.get(part, "white")
+        table.add_row(
+            part.replace("_", " "),
+            Text(_bar(ns / total), style=colour),
+            format_frac(ns / total),
+            format_ns(ns // steps) + (" a step" if summary["steps"] else ""),
+        )
+    console.print(Padding(table, (0, 0, 1, 2), expand=False))
+
+
+def _print_ranks(console: Console, ranks: Sequence[OfflineRank]) -> None:
+    divided = [one.verdict.summary["buckets"] for one in ranks]
+    parts = [part.value for part in Bucket if any(row.get(part) for row in divided)]
+    console.print(Text(ranks_on(ranks), style="bold"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("RANK", "STEPS", "MEAN STEP", *(part.replace("_", " ").upper() for part in parts)):
+        table.add_column(name, justify="right")
+    for one, row in zip(ranks, divided, strict=True):
+        summary = one.verdict.summary
+        step = summary["step_ns"]
+        shares = [format_frac(row.get(part, 0) / (summary["window_ns"] or 1)) for part in parts]
+        table.add_row(str(one.rank), str(summary["steps"] or "–"), format_ns(step["mean"] if step else None), *shares)
+    console.print(Padding(table, (1, 0, 1, 2), expand=False))
+
+
+def _print_findings(console: Console, result: OfflineResult) -> None:
+    if not result.findings:
+        console.print(Text(nothing_found(result), style="bold green" if is_clean(result) else "bold yellow"))
+        if unclaimed := unclaimed_words(result):
+            console.print(Text(unclaimed))
+        console.print()
+        return
+    console.print(Text("What to do", style="bold"))
+    console.print(Text(steps_words(result), style="dim"))
+    for number, (finding, worst) in enumerate(result.findings, start=1):
+        _print_finding(console, number, finding, worst.rank if len(result.ranks) > 1 else None)
+    if together := together_words(result):
+        console.print(Text(together))
+    if unclaimed := unclaimed_words(result):
+        console.print(Text(unclaimed))
+
+
+def _print_finding(console: Console, number: int, finding: Finding, rank: int | None) -> None:
+    console.print(Text.assemble((f"{number:2} ", "bold"), (finding.title, "bold"), (f"  {finding.rule}", "dim")))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    if finding.place:
+        worst = f", worst on rank {rank}" if rank is not None and finding.rank is None else ""
+        table.add_row("where", Text(finding.place + worst))
+    table.add_row("fix", Text(finding.fix, style="cyan"))
+    table.add_row("saves", Text(saving_words(finding)))
+    for evidence in finding.evidence:
+        if evidence["kind"] == "fact":
+            table.add_row("", Text(str(evidence["text"]), style="dim"))
+    console.print(Padding(table, (0, 0, 1, 3), expand=False))
+
+
+def _print_notes(console: Console, result: OfflineResult) -> None:
+    for note in not_judged_words(result):
+        console.print(Text(note, style="dim"), soft_wrap=True)
+    _print_file_notes(console, result)
+
+
+def _print_file_notes(console: Console, result: OfflineResult) -> None:
+    notes: list[str] = []
+    for one in result.ranks:
+        notes.extend(f"{one.source}: {warning}" for warning in one.verdict.summary["warnings"])
+        if not one.named and len(result.ranks) > 1:
+            notes.append(f"{one.source} does not say of which rank it is; it counts as rank {one.rank}")
+    notes.extend(f"Skipped: {line}" for line in result.skipped)
+    notes.extend(f"Not read: {line}" for line in result.failed)
+    for note in dict.fromkeys(notes):
+        if note not in uncovered_words(result):
+            console.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def print_rules(groups: Mapping[str, Sequence[Rule]]) -> None:
+    """The catalogue, one line per rule, under what goes wrong."""
+    console = _console()
+    width = max(len(rule.id) for rules in groups.values() for rule in rules)
+    for title, rules in groups.items():
+        console.print(Text(title, style="bold"))
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, min_width=width)
+        table.add_column(overflow="fold")
+        for rule in rules:
+            table.add_row(Text(rule.id, style="cyan"), Text(rule.title))
+        console.print(Padding(table, (0, 0, 1, 2), expand=False))
+    Console(stderr=True, highlight=False).print(Text("tightship rules ID shows the page of one.", style="dim"))
+
+
+def print_page(rule: Rule) -> None:
+    """One rule's page."""
+    Console(highlight=False).print(Markdown(page_text(rule)))
+
+
+def _console() -> Console:
+    """As wide as the terminal, or as COLUMNS says, or else PLAIN_WIDTH."""
+    console = Console(highlight=False)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def _bar(share: float) -> str:
+    """A bar in eighths of a cell."""
+    eighths = round(share * BAR_CELLS * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -1,0 +1,1 @@
+"""Kineto's JSON, read into columns."""

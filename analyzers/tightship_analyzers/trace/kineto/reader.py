@@ -1,0 +1,58 @@
+"""Opening a trace, whatever its format and wherever it is."""
+
+from __future__ import annotations
+
+import os
+
+from tightship_analyzers.trace.blocks import Progress, TextSource
+from tightship_analyzers.trace.kineto.assemble import Assembler
+from tightship_analyzers.trace.kineto.columns import EventColumns
+from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.second_process import SecondReader
+from tightship_analyzers.trace.limits import DEFAULT_LIMITS, Limits, TraceError
+from tightship_analyzers.trace.model import Trace
+
+
+def open_trace(
+    source: str | os.PathLike[str],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Progress | None = None,
+    processes: int = 1,
+) -> Trace:
+    """Reads one rank's trace in constant memory per event.
+
+    `source` is a path or an fsspec URL of Kineto JSON, plain or gzip (told apart by content, not by name).
+    What is whole in a cut-off or damaged file is read; `Trace.warnings` says what is not.
+
+    :param processes: with 2 a second process reads the end of a large local file meanwhile; it starts as processes of
+        `multiprocessing` do, so a script that asks for it needs its `if __name__ == "__main__":`.
+    :raises TraceError: the source cannot be opened, is no trace, or exceeds `limits`.
+    """
+    text = TextSource(source, limits, progress)
+    second = SecondReader.start(source, limits) if processes > 1 else None
+    cutter = Cutter(text, limits, second)
+    columns = EventColumns(limits)
+    try:
+        for events in cutter:
+            columns.add(events)
+            _check_count(columns, text, limits)
+        columns.add_waiting()
+        if cutter.rest_is_elsewhere and second is not None:
+            second.append_to(columns)
+            _check_count(columns, text, limits)
+            text.told_whole()
+    finally:
+        if second is not None:
+            second.stop()
+    assembler = Assembler(columns, cutter.members, limits, cut_off=cutter.cut_off)
+    trace = assembler.trace(text.source)
+    trace.warnings[:0] = cutter.warnings
+    if not trace.span_ns and not trace.warnings:
+        trace.warnings.append("the trace holds no events with a duration")
+    return trace
+
+
+def _check_count(columns: EventColumns, text: TextSource, limits: Limits) -> None:
+    if columns.events > limits.events:
+        raise TraceError(f"Trace {text.source} holds more than {limits.events} events; record a shorter window")

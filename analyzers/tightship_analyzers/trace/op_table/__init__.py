@@ -1,0 +1,1 @@
+"""Tables of operations: one row per operation of a worker in a step."""

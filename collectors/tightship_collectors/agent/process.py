@@ -1,0 +1,60 @@
+"""The agent as a process: one per installation, stopped by signals."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+from tightship_collectors.agent.agent import Agent
+from tightship_collectors.jobs.run_directory import make_private
+from tightship_collectors.kineto.executor import CaptureExecutor
+from tightship_collectors.kineto.service import KinetoService
+from tightship_platform import __version__, validation
+from tightship_platform.client import ApiClient
+from tightship_platform.errors import Conflict
+from tightship_platform.logs import configure_logging
+from tightship_platform.processes.liveness import hold_lock
+from tightship_platform.settings import load_settings
+
+LOG = logging.getLogger(__name__)
+
+LOCK = "agent"
+
+
+def run_agent(*, interval_ns: int, once: bool) -> None:
+    """Be this host's agent until SIGTERM or SIGINT.
+
+    :raises Conflict: another agent serves the same home or runtime directory.
+    :raises Invalid: the runtime directory is not ours alone, or the host's name is none.
+    """
+    configure_logging()
+    settings = load_settings()
+    # The server would refuse everything that this host ever says.
+    validation.name("TIGHTSHIP_HOST_NAME", settings.host_name)
+    try:
+        make_private(settings.runtime_dir)
+        locks = [
+            hold_lock(settings.home, LOCK, "stop it first, or set another TIGHTSHIP_HOME"),
+            hold_lock(settings.runtime_dir, LOCK, "stop it first, or set another TIGHTSHIP_RUNTIME_DIR"),
+        ]
+        captures = [] if once else [CaptureExecutor(settings, ApiClient(settings), KinetoService())]
+        agent = Agent(settings, interval_ns=interval_ns, captures=captures)
+    except OSError as error:
+        raise Conflict(f"The agent cannot use {error.filename}: {error.strerror}; check its owner and space") from error
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        LOG.info("Told to stop by %s", signal.Signals(number).name)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    LOG.info("Agent %s of host %s reports to %s", __version__, settings.host_name, settings.server)
+    if once:
+        agent.once()
+    else:
+        agent.run(stop)
+    for lock in locks:
+        lock.close()

@@ -1,0 +1,1 @@
+"""From the host to the server: a durable queue and its sender."""

@@ -1,0 +1,302 @@
+"""Carries what the agent knows to the server: heartbeats at once, spooled records in order.
+
+One thread, so that a slow network never delays a sample. What an answer means:
+
+| answer | what happens |
+|---|---|
+| 2xx | the entry is done |
+| nothing answers, 408, 425, 429, 502–504 | kept; tried again with growing, jittered pauses |
+| 401, 403 | kept; said once: the token is wrong, not the record |
+| 404, 405 | kept; said once: whatever answers there is no tightship of this release |
+| 409, 500, other 5xx | kept; after MAX_ATTEMPTS the entry is set aside, so that one poison record blocks no other |
+| other 4xx | the entry is set aside at once |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tightship_collectors.delivery.spool import Entry, Spool
+from tightship_platform.client import ApiClient, ApiError
+from tightship_platform.errors import ServerUnreachable
+from tightship_platform.units import plural
+from tightship_platform.wire import Heartbeat
+
+LOG = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 20
+MAX_RECORD_BYTES = 1024 * 1024
+FIRST_PAUSE_S = 0.5
+MAX_PAUSE_S = 30.0
+MAX_HEARTBEAT_PAUSE_S = 5.0
+MAX_HEARTBEAT_DELAY_S = 0.3
+"""How long a heartbeat lets records go before it."""
+LOOK_FOR_RECORDS_S = 5.0
+"""How often the folder is looked into where launchers leave the records that they could not deliver."""
+PATHS = {"runs": "/runs", "batches": "/batches"}
+_WAIT = frozenset({401, 403, 404, 405, 408, 425, 429, 502, 503, 504})
+
+
+class Pause:
+    """Growing pauses: 0.5 s, 1 s, 2 s … up to `longest_s`, each shortened by a random part of up to half."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._failures = 0
+        self.until_s = 0.0
+        """Monotonic time before which nothing is tried."""
+
+    def failed(self) -> None:
+        """Wait longer than the last time."""
+        whole = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self.until_s = time.monotonic() + whole * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
+
+    def succeeded(self) -> None:
+        """Try again at once."""
+        self._failures, self.until_s = 0, 0.0
+
+
+class Uplink:
+    """Delivers in a thread of its own between `start` and `stop`.
+
+    :param records_dir: where launchers leave run records for the agent.
+    """
+
+    def __init__(self, client: ApiClient, spool: Spool, *, records_dir: Path) -> None:
+        self._client = client
+        self._spool = spool
+        self._records_dir = records_dir
+        self._changed = threading.Condition()
+        self._heartbeat: Heartbeat | None = None
+        self._offered_s = 0.0
+        self._refused_heartbeat = ""
+        self._stop_at_s: float | None = None
+        self._heartbeat_pause = Pause(MAX_HEARTBEAT_PAUSE_S)
+        self._entry_pause = Pause(MAX_PAUSE_S)
+        self._attempts: tuple[str, int] = ("", 0)
+        self._look_at_s = 0.0
+        self._outage = ""
+        self.too_old = 0
+        """Rows that the server did not store, because it keeps none of their days any more."""
+        self._thread = threading.Thread(target=self._run, name="uplink", daemon=True)
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._thread.start()
+
+    def offer(self, heartbeat: Heartbeat) -> None:
+        """Send this heartbeat as soon as possible; it takes the place of one that has not been sent yet."""
+        with self._changed:
+            if self._heartbeat is None:
+                self._offered_s = time.monotonic()
+            self._heartbeat = heartbeat
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """There is something new in the spool."""
+        with self._changed:
+            self._changed.notify()
+
+    def finish(self, flush_s: float) -> None:
+        """Deliver what is left for at most `flush_s`, without waiting for it; what remains stays in the spool."""
+        with self._changed:
+            self._stop_at_s = time.monotonic() + flush_s
+            self._changed.notify()
+
+    def stop(self, flush_s: float) -> None:
+        """As `finish`, and wait for it."""
+        if self._stop_at_s is None:
+            self.finish(flush_s)
+        self._thread.join(max(0.0, (self._stop_at_s or 0.0) - time.monotonic()))
+
+    # ---- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            try:
+                busy = self._deliver()
+            except Exception:
+                # Whatever it was, records still arrive in the spool and must not wait for a restart.
+                LOG.exception("Delivery failed in an unexpected way; it goes on after a pause")
+                self._entry_pause.failed()
+                self._heartbeat_pause.failed()
+                busy = False
+            with self._changed:
+                if self._stop_at_s is not None and (not busy or time.monotonic() >= self._stop_at_s):
+                    return
+                if not busy:
+                    self._changed.wait(self._idle_s())
+
+    def _idle_s(self) -> float:
+        """Under the lock: how long nothing can happen by itself."""
+        now_s = time.monotonic()
+        due = [self._look_at_s]
+        if self._heartbeat is not None:
+            due.append(max(self._heartbeat_pause.until_s, now_s))
+        if self._entry_pause.until_s > now_s:
+            due.append(self._entry_pause.until_s)
+        return max(0.01, min(due) - now_s)
+
+    def _deliver(self) -> bool:
+        """Send what is due: a heartbeat, or else one record. False when there is nothing to send now."""
+        now_s = time.monotonic()
+        if self._is_heartbeat_due(now_s):
+            with self._changed:
+                heartbeat, self._heartbeat = self._heartbeat, None
+            if heartbeat is not None:
+                self._send_heartbeat(heartbeat)
+        if now_s < self._entry_pause.until_s:
+            return False
+        if now_s >= self._look_at_s or self._stop_at_s is not None:
+            self._look_at_s = now_s + LOOK_FOR_RECORDS_S
+            if not self._take_records():
+                return False
+        entry = self._spool.peek()
+        if entry is None:
+            return False
+        return self._send(entry.name, PATHS[entry.kind], entry.body, self._spool_done(entry), self._spool_aside(entry))
+
+    def _is_heartbeat_due(self, now_s: float) -> bool:
+        """Records go first, as what they say is more exact, but a backlog does not hold a heartbeat up."""
+        if self._heartbeat is None or self._stop_at_s is not None or now_s < self._heartbeat_pause.until_s:
+            return False
+        waited = now_s - self._offered_s >= MAX_HEARTBEAT_DELAY_S
+        return waited or now_s < self._entry_pause.until_s or self._spool.backlog()[0] == 0
+
+    def _send_heartbeat(self, heartbeat: Heartbeat) -> None:
+        try:
+            self._client.post("/hosts/heartbeat", heartbeat)
+        except (ServerUnreachable, ApiError, ValueError) as error:
+            if isinstance(error, ApiError) and 400 <= error.http_status < 500 and error.http_status not in _WAIT:
+                # The next one is a new one: there is nothing to keep.
+                if self._refused_heartbeat != str(error):
+                    self._refused_heartbeat = str(error)
+                    LOG.warning("The server refuses this host's heartbeats: %s", error)
+                return
+            self._say_outage(error)
+            self._heartbeat_pause.failed()
+            with self._changed:
+                # Try it again unless there is a newer one by now.
+                self._heartbeat = self._heartbeat or heartbeat
+            return
+        self._heartbeat_pause.succeeded()
+        if self._outage:
+            self._say_back()
+            self._entry_pause.succeeded()
+
+    def _take_records(self) -> bool:
+        """Deliver the run records that launchers left. False when the server took no more."""
+        try:
+            left = sorted(
+                (entry.stat(follow_symlinks=False).st_mtime_ns, entry.path)
+                for entry in os.scandir(self._records_dir)
+                if entry.name.endswith(".json") and entry.is_file(follow_symlinks=False)
+            )
+        except OSError:
+            return True
+        for _, path in left:
+            place = Path(path)
+            body = _read_record(place)
+            if body is None:
+                self._spool.refuse(place, "it is no run record")
+            elif not self._send(
+                path,
+                PATHS["runs"],
+                body,
+                lambda place=place: place.unlink(missing_ok=True),  # type: ignore[misc]
+                lambda why, place=place: self._spool.refuse(place, why),  # type: ignore[misc]
+            ):
+                return False
+        return True
+
+    def _spool_done(self, entry: Entry) -> Callable[[], None]:
+        return lambda: self._spool.done(entry)
+
+    def _spool_aside(self, entry: Entry) -> Callable[[str], None]:
+        return lambda why: self._spool.set_aside(entry, why)
+
+    def _send(self, name: str, path: str, body: bytes, done: Callable[[], None], aside: Callable[[str], None]) -> bool:
+        """Post one record. True when it is out of the way, whether taken or set aside."""
+        try:
+            decoded: Any = json.loads(body)
+        except ValueError as error:
+            aside(f"it is not JSON: {error}")
+            return True
+        try:
+            answer = self._client.post(path, decoded)
+        except ApiError as error:
+            return self._refused(name, error, aside)
+        except (ServerUnreachable, ValueError) as error:
+            self._say_outage(error)
+            self._entry_pause.failed()
+            return False
+        done()
+        self._count_too_old(answer)
+        if self._outage:
+            self._say_back()
+        self._entry_pause.succeeded()
+        return True
+
+    def _count_too_old(self, answer: Any) -> None:
+        rows = answer.get("too_old") if isinstance(answer, dict) else None
+        if type(rows) is not int or rows <= 0:
+            return
+        if not self.too_old:
+            LOG.warning("The server keeps no samples of days as old as some of this host's: they are not stored")
+        self.too_old += rows
+
+    def _refused(self, name: str, error: ApiError, aside: Callable[[str], None]) -> bool:
+        status = error.http_status
+        if status not in _WAIT and (status < 500 and status != 409):
+            aside(f"the server refuses it ({status}): {error}")
+            return True
+        if status not in _WAIT:
+            count = self._attempts[1] + 1 if self._attempts[0] == name else 1
+            self._attempts = (name, count)
+            if count >= MAX_ATTEMPTS:
+                aside(f"the server failed on it {plural(count, 'time')} ({status}): {error}")
+                return True
+        self._say_outage(error)
+        self._entry_pause.failed()
+        return False
+
+    def _say_outage(self, error: Exception) -> None:
+        status = getattr(error, "http_status", 0)
+        if status in (401, 403):
+            said = f"The server refuses this agent's token ({error}); set TIGHTSHIP_TOKEN to one with the scope ingest"
+        elif status == 0:
+            said = f"{self._client.server} answers something that is not JSON, so it is no tightship server"
+        else:
+            said = str(error)
+        if self._outage != str(status):
+            self._outage = str(status)
+            LOG.warning("%s; records wait in the spool", said)
+
+    def _say_back(self) -> None:
+        self._outage = ""
+        entries, size = self._spool.backlog()
+        LOG.info("The server answers again; %d records (%d KiB) are on their way", entries, size // 1024)
+
+
+def _read_record(place: Path) -> bytes | None:
+    """The body, if it is a JSON object of reasonable size."""
+    with contextlib.suppress(OSError, ValueError):
+        fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            body = file.read(MAX_RECORD_BYTES + 1)
+        if len(body) <= MAX_RECORD_BYTES and isinstance(json.loads(body), dict):
+            return body
+    return None

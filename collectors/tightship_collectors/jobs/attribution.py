@@ -1,0 +1,162 @@
+"""Which processes belong to which run.
+
+[Note: a claim is checked]
+A process names its run in its environment, and anybody can set a variable. A claim counts only when the run directory
+is one that `tightship run` makes for exactly this user: named by the run key, in a runtime directory that this agent
+serves, owned by the process's user, mode 0700, and no symbolic link. Nobody else can make such a directory, so nobody
+can put a process of theirs into somebody else's run, or lead an agent that is root to another place.
+
+An agent serves its own `runtime_dir`; one that is root also serves the default directories of all other users. Runs
+elsewhere belong to another installation (the demo, a test) and are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tightship_collectors.jobs.live_run import HostRun, RankView
+from tightship_collectors.jobs.processes import Process, ProcessTable
+from tightship_collectors.jobs.ranks import read_ranks
+from tightship_collectors.sources.base import OK
+from tightship_platform.units import plural
+from tightship_platform.wire import SourceState
+
+LOG = logging.getLogger(__name__)
+
+MAX_RUNS = 1000
+"""More live runs on one host than this are an attack; the newest are not attributed."""
+
+MAX_REFUSALS_SAID = 20
+"""Claims refused at a time that are written to the log: nobody fills the disk with forged ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRun:
+    """A live run together with the processes that it was recognised by."""
+
+    view: HostRun
+    processes: tuple[Process, ...]
+    external_id: str | None
+
+
+class Attribution:
+    """Turns the processes of this host into its live runs, once a second.
+
+    :param runtime_dir: where runs of this installation keep their directories.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        *,
+        table: ProcessTable | None = None,
+        ranks: Callable[[Path], tuple[RankView, ...]] = read_ranks,
+        own_uid: int | None = None,
+    ) -> None:
+        self._runtime_dir = runtime_dir
+        self._table = table or ProcessTable()
+        self._ranks = ranks
+        self._own_uid = os.geteuid() if own_uid is None else own_uid
+        self._accepted: dict[str, tuple[Path, int]] = {}
+        self._refused: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
+
+    def update(self) -> list[LocalRun]:
+        """The live runs of this host, oldest first."""
+        groups: dict[tuple[str, Path, int], list[Process]] = {}
+        for process in self._table.scan():
+            groups.setdefault((process.claim.run, process.claim.run_dir, process.uid), []).append(process)
+        self._forget(groups)
+        runs: dict[str, LocalRun] = {}
+        for (run, run_dir, uid), processes in groups.items():
+            if len(runs) < MAX_RUNS and run not in runs and self._is_valid(run, run_dir, uid):
+                runs[run] = self._local_run(run, run_dir, uid, processes)
+        return list(runs.values())
+
+    def state(self) -> SourceState:
+        """What was seen, and which claims were not believed."""
+        detail = plural(len(self._accepted), "live run")
+        if self._elsewhere:
+            detail += f"; {len(self._elsewhere)} of other runtime directories left alone"
+        for run, why in sorted(self._refused.items()):
+            detail += f"; {run} refused: {why}"
+        return SourceState(name="attribution", state=OK, detail=detail[:1000])
+
+    def _local_run(self, run: str, run_dir: Path, uid: int, processes: list[Process]) -> LocalRun:
+        view = HostRun(
+            run=run,
+            run_dir=run_dir,
+            uid=uid,
+            pids=tuple(p.pid for p in processes),
+            ranks=self._ranks(run_dir),
+            start_ns=processes[0].start_ns,
+        )
+        external_id = next((p.claim.external_id for p in processes if p.claim.external_id), None)
+        return LocalRun(view=view, processes=tuple(processes), external_id=external_id)
+
+    def _is_valid(self, run: str, run_dir: Path, uid: int) -> bool:
+        accepted = self._accepted.get(run)
+        if accepted is not None and accepted != (run_dir, uid):
+            self._refuse(run, f"process of user {uid} names {run_dir}, but the run is in {accepted[0]}")
+            return False
+        if not self._is_served(run_dir.parent, uid):
+            self._elsewhere.add(run)
+            return False
+        try:
+            why = _unfit(run, run_dir, uid)
+        except FileNotFoundError:
+            # The launcher has ended and tidied up; what is left of the job still holds its devices.
+            if accepted is not None:
+                return True
+            why = f"{run_dir} is not there"
+        except OSError as error:
+            why = f"{run_dir}: {error.strerror}"
+        if why:
+            self._refuse(run, why)
+            return False
+        self._accepted[run] = (run_dir, uid)
+        return True
+
+    def _is_served(self, parent: Path, uid: int) -> bool:
+        if parent == self._runtime_dir:
+            return True
+        return self._own_uid == 0 and uid != 0 and parent == Path(f"/tmp/tightship-{uid}")  # noqa: S108
+
+    def _refuse(self, run: str, why: str) -> None:
+        if self._refused.get(run) != why:
+            self._refused[run] = why
+            if len(self._refused) > MAX_REFUSALS_SAID:
+                return
+            LOG.warning("Claim to be part of run %s is not believed: %s", run, why)
+
+    def _forget(self, groups: Iterable[tuple[str, Path, int]]) -> None:
+        live = {run for run, _, _ in groups}
+        for run in self._accepted.keys() - live:
+            del self._accepted[run]
+        for run in self._refused.keys() - live:
+            del self._refused[run]
+        self._elsewhere &= live
+
+
+def _unfit(run: str, run_dir: Path, uid: int) -> str:
+    """Why this cannot be the directory of a run of this user; empty when it can.
+
+    :raises OSError: it cannot be looked at.
+    """
+    if run_dir.name != run:
+        return f"{run_dir} is not named by the run"
+    if not stat.S_ISDIR(os.lstat(run_dir.parent).st_mode):
+        return f"{run_dir.parent} is no directory of its own"
+    status = os.lstat(run_dir)
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{run_dir} is no directory"
+    if status.st_uid != uid:
+        return f"{run_dir} belongs to user {status.st_uid}, the process to user {uid}"
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        return f"{run_dir} has mode {stat.S_IMODE(status.st_mode):o}, not 700"
+    return ""

@@ -1,0 +1,1 @@
+"""Text of the pages: answers, numbers, names, links."""

@@ -1,0 +1,192 @@
+"""The first line of every page: the answer in words, made of prepared numbers.
+
+A sentence is a list of parts: plain text, or a number (or name) with the address of what proves it. Pages draw it with
+components; the first paint writes the same parts into the HTML that the server sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tightship_dashboard.figures.palette import BUCKET_CLAUSE
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import (
+    Answer,
+    Link,
+    Part,
+    finding_href,
+    runs_href,
+)
+from tightship_platform.queries.fleet import NO_TEAM
+from tightship_platform.results.run_account import (
+    as_bucket,
+    counted_until_ns,
+    is_untold,
+    losses,
+)
+from tightship_platform.units import plural
+from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
+
+RANGE_WORDS = {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+
+
+_ONE_IS = {"running": "is live", "finished": "has finished", "failed": "failed", "lost": "was lost"}
+_MANY_ARE = {"running": "are live", "finished": "have finished", "failed": "failed", "lost": "were lost"}
+
+
+def fleet(account: dict[str, Any], opportunities: Sequence[dict[str, Any]], range_key: str) -> Answer:
+    """Where the device-hours of a time range went, and what gives most back."""
+    during = f"In the last {RANGE_WORDS[range_key]}"
+    total = account["device_ns"]
+    if not total:
+        return [f"{during} no run held a device."]
+    buckets = account["buckets"]
+    parts: list[Part] = [f"{during}, "]
+    if is_untold(buckets):
+        parts += ["no trace tells how much of "]
+    else:
+        parts += [Link(fmt.share(buckets.get(Bucket.PRODUCTIVE, 0), total), "#account"), " of "]
+    parts += [Link(fmt.device_time(total), runs_href()), " did work"]
+    parts += _largest_loss(buckets, total)
+    bucket, value = losses(buckets)[0]
+    parts += [*_mostly_by(account.get("by_team") or {}, bucket, value), "."]
+    if opportunities:
+        first = opportunities[0]
+        won = "" if first["recoverable_device_ns"] is None else f", with {saving_words(first)}, to win back"
+        parts += [
+            " First in line is ",
+            Link(fmt.name(first["workflow"]), runs_href(workflow=first["workflow"])),
+            f"{won}: ",
+            Link(_without_stop(fmt.name(first["title"], limit=300)), opportunity_href(first)),
+            ".",
+        ]
+    return parts
+
+
+def saving_words(opportunity: dict[str, Any]) -> str:
+    """What acting on an opportunity gives back, and how that is known; '–' where that is not known."""
+    value = fmt.span(opportunity["recoverable_device_ns"], opportunity.get("low_ns"), opportunity.get("high_ns"))
+    return f"{value}, {opportunity['method']}" if opportunity["method"] else value
+
+
+def opportunity_href(opportunity: dict[str, Any]) -> str:
+    """The finding behind an opportunity; its workflow's runs when none is named."""
+    ids = opportunity.get("findings") or []
+    return finding_href(ids[0]) if ids else runs_href(workflow=opportunity["workflow"])
+
+
+def runs(rows: Sequence[dict[str, Any]], *, workflow: str | None = None, state: str | None = None) -> Answer:
+    """How many runs live, and how the others ended; of those that the filters let through."""
+    of: list[Part] = [" of ", Link(fmt.name(workflow), runs_href(workflow=workflow))] if workflow else []
+    if not rows:
+        return ["No run", *of, f" {_ONE_IS.get(state or '', 'is known')}."] if of or state else ["No run is known yet."]
+    live = [row for row in rows if row["state"] == RunState.RUNNING]
+    held = sum(len(row.get("devices") or []) for row in live)
+    ended = len(rows) - len(live)
+    parts: list[Part] = []
+    if live:
+        parts += [Link(plural(len(live), "run"), runs_href(workflow=workflow, state="running")), *of]
+        parts += [" is live" if len(live) == 1 else " are live"]
+        parts += [f" on {plural(held, 'device')}"] if held else []
+    elif state is None:
+        parts += ["No run", *of, " is live"]
+    if state is not None and ended:
+        verb = _ONE_IS.get(state, f"is {state}") if ended == 1 else _MANY_ARE.get(state, f"are {state}")
+        return [plural(ended, "run"), *of, f" {verb}."]
+    if ended:
+        failed = sum(row["state"] == RunState.FAILED for row in rows)
+        lost = sum(row["state"] == RunState.LOST for row in rows)
+        parts += [f"; of {plural(ended, 'run that ended', 'runs that ended')}, "]
+        parts += [Link(f"{failed} failed", runs_href(workflow=workflow, state="failed"))] if failed else ["none failed"]
+        parts += [" and ", Link(f"{lost} lost", runs_href(workflow=workflow, state="lost"))] if lost else []
+    return [*parts, "."]
+
+
+def one_run(run: dict[str, Any], findings: Sequence[dict[str, Any]], now_ns: int) -> Answer:
+    """How the run stands, what its device time did, and its worst finding."""
+    lasted = fmt.clock((run.get("end_ns") or now_ns) - run["start_ns"])
+    parts: list[Part] = [
+        {
+            RunState.RUNNING: f"Running for {lasted}",
+            RunState.FINISHED: f"Finished after {lasted}",
+            RunState.FAILED: f"Failed after {lasted}{_exit_words(run.get('exit_code'))}",
+            RunState.LOST: f"Lost after {lasted}: neither a heartbeat nor an end record came",
+        }.get(run["state"], f"{run['state']} after {lasted}")
+    ]
+    account, total = run.get("account"), run.get("device_ns")
+    if account and total:
+        counted_ns = counted_until_ns(run)
+        if counted_ns is not None:
+            parts += [f". Counted so far, over its first {fmt.clock(counted_ns - run['start_ns'])}"]
+        held = Link(fmt.device_time(total), "#account")
+        if is_untold(account):
+            parts += [": no trace tells how much of its ", held, " did work"]
+        else:
+            parts += [": ", Link(fmt.share(account.get(Bucket.PRODUCTIVE, 0), total), "#account"), " of its "]
+            parts += [held, " did work"]
+        parts += _largest_loss(account, total)
+    else:
+        parts += ["; its device time is not accounted for yet"]
+    parts += ["."]
+    if findings:
+        worst = findings[0]
+        parts += [" Worst finding: ", Link(_without_stop(fmt.name(worst["title"])), finding_href(worst["finding"]))]
+        saving = worst.get("saving") or {}
+        whole = SavingUnit(saving["unit"]).whole if saving.get("unit") else "device time"
+        told = saving.get("share_frac") is None or "%" in worst["title"]  # most titles name the share themselves
+        parts += ["." if told else f", {fmt.percent(saving['share_frac'])} of the {whole}."]
+    return parts
+
+
+def one_finding(finding: dict[str, Any], step_ns: int | None) -> Answer:
+    """What is wrong and what it costs."""
+    saving = finding["saving"]
+    value = fmt.span(saving["value"], saving.get("low"), saving.get("high"))
+    parts: list[Part] = [_without_stop(fmt.name(finding["title"]))]
+    if saving["value"] is None:
+        parts += [". What it costs could not be estimated"]
+    elif saving["unit"] == SavingUnit.RECORDING:
+        parts += [". Without it the recording would be ", Link(value, "#gap"), " shorter"]
+    elif saving["unit"] == SavingUnit.STEP:
+        of = f" of {fmt.duration(step_ns)}" if step_ns else ""
+        parts += [". Without it each step", of, " would be ", Link(value, "#gap"), " shorter"]
+    else:
+        parts += [". It costs ", Link(value, "#cost"), " of device time"]
+    if saving.get("share_frac") is not None:
+        parts += [" (", Link(fmt.percent(saving["share_frac"]), "#cost"), f", {saving['method']})"]
+    workflow = finding["workflow"]
+    return [*parts, ", in ", Link(fmt.name(workflow), runs_href(workflow=workflow)), "."]
+
+
+def plain(answer: Answer) -> str:
+    """The sentence as text, such as for a page's description."""
+    return "".join(part.text if isinstance(part, Link) else part for part in answer)
+
+
+def _largest_loss(buckets: dict[str, int], total: int) -> list[Part]:
+    bucket, value = losses(buckets)[0]
+    if value <= 0:
+        return []
+    return ["; ", Link(fmt.share(value, total), runs_href(by=bucket)), f" {BUCKET_CLAUSE[bucket]}"]
+
+
+def _mostly_by(by_team: dict[str, dict[str, int]], bucket: Bucket, value: int) -> list[Part]:
+    held = {team: sum(v for b, v in buckets.items() if as_bucket(b) is bucket) for team, buckets in by_team.items()}
+    named = {team: v for team, v in held.items() if team != NO_TEAM}
+    if value <= 0 or len(by_team) < 2 or not named:
+        return []
+    team, most = max(named.items(), key=lambda row: row[1])
+    return [", most of it by ", Link(f"team {fmt.name(team)}", "#teams")] if 2 * most > value else []
+
+
+def _exit_words(exit_code: int | None) -> str:
+    if exit_code is None:
+        return ""
+    if 128 < exit_code < 160:
+        return f" by signal {exit_code - 128}"
+    return f" with exit code {exit_code}"
+
+
+def _without_stop(text: str) -> str:
+    return text.rstrip(". ")

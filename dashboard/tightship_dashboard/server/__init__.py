@@ -1,0 +1,1 @@
+"""The dashboard on the platform's server: application, routing, first paint."""

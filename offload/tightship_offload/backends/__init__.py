@@ -1,0 +1,1 @@
+"""Devices that a window runs on: CPU and CUDA."""

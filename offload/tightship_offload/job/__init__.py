@@ -1,0 +1,1 @@
+"""Runs inside an unmodified job: applies a plan, or measures."""

@@ -1,0 +1,168 @@
+"""What the launcher's injected code calls once a job has imported torch: apply a plan, or measure, without an edit.
+
+The environment says what: TIGHTSHIP_OFFLOAD_PLAN names the plan and TIGHTSHIP_OFFLOAD_OPTIONAL=1 lets the job run
+without it where it does not apply; TIGHTSHIP_OFFLOAD_MEASURE names the file for a record of TIGHTSHIP_OFFLOAD_STEPS
+steps, after which the job is ended. A plan that does not apply ends the job with one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import weakref
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tightship_offload.errors import OffloadError
+from tightship_offload.integrations.adapter import OneLine, fits, planned_part
+from tightship_offload.integrations.state_in_place import leave_state_in_place
+from tightship_offload.integrations.zero_grad import wait_for_no_update
+from tightship_offload.job.lost_updates import warn_of_lost_updates
+from tightship_offload.job.optimizer_watch import Move, on_move, on_optimizer
+from tightship_offload.job.owner import holders_of, is_alive
+from tightship_offload.job.probe import Probe
+from tightship_offload.plan.file import read_plan
+from tightship_offload.plan.model import Clipping
+from tightship_offload.runtime.apply import apply
+from tightship_offload.runtime.clipping import clip_grad_norm_
+from tightship_offload.runtime.engine import engine_of, has_engine
+from tightship_offload.runtime.run_report import report_to_run
+
+MEASURED_STEPS = 5
+
+
+def arm() -> None:
+    """Do what the environment says. Called once per process, after torch was imported."""
+    plan, record = os.environ.get("TIGHTSHIP_OFFLOAD_PLAN"), os.environ.get("TIGHTSHIP_OFFLOAD_MEASURE")
+    if record:
+        _measure(Path(record), int(os.environ.get("TIGHTSHIP_OFFLOAD_STEPS", MEASURED_STEPS)))
+    elif plan:
+        _apply(plan, optional=os.environ.get("TIGHTSHIP_OFFLOAD_OPTIONAL") == "1")
+
+
+def _apply(path: str, *, optional: bool) -> None:
+    try:
+        plan = read_plan(path)
+    except OffloadError as error:
+        _give_up(error, optional)
+        return
+    done: list[Optimizer] = []
+    refused: list[OffloadError] = []
+    moves: list[tuple[weakref.ref[nn.Module], Move]] = []
+
+    def met(optimizer: Optimizer) -> None:
+        if done or refused:  # a job's other optimizers (of another model, or a copy) are its own
+            return
+        try:
+            holders = holders_of(optimizer)
+            model = next((one for one in holders if fits(one, plan)), None)
+            if model is None and is_alive(lambda one: fits(one, plan)):
+                return  # the plan's model has not met its optimizer yet
+            if not holders:
+                raise OffloadError(
+                    f"The parameters of this {type(optimizer).__name__} are not all of one model; apply the plan "
+                    "in the script: tightship_offload.apply(model, optimizer, plan)"
+                )
+            done.append(optimizer)
+            model = model or holders[0]
+            apply(model, optimizer, plan)
+            wait_for_no_update()
+            leave_state_in_place()
+            report_to_run(engine_of(model), plan)
+            warn_of_lost_updates(engine_of(model), _say)
+            if plan.optimizer.clipping is Clipping.SPECULATIVE:
+                # torch's reads every gradient, so that every early update would be taken back
+                torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+        except OffloadError as error:
+            refused.append(error)
+            _give_up(error, optional)
+        for moved, move in moves:
+            if (one := moved()) is not None and not windowed(one):
+                move(one)  # the layers, too, which stayed for the plan's sake
+        moves.clear()
+
+    def windowed(model: nn.Module) -> bool:
+        return any(has_engine(part) for part in model.modules())
+
+    def around(model: nn.Module, move: Move) -> AbstractContextManager[None]:
+        if refused or planned_part(model, plan) is None or (done and not windowed(model)):
+            return nullcontext()  # once the plan is applied, others like it (a teacher, an average) are the job's own
+        try:
+            stay = OneLine(plan).layers_stay(model)
+            if not done:
+                moves.append((weakref.ref(model), move))
+            return stay
+        except OffloadError as error:
+            refused.append(error)
+            _give_up(error, optional)
+            return nullcontext()
+
+    on_optimizer(met)
+    on_move(around)
+
+
+def _measure(record: Path, steps: int) -> None:
+    started: list[Probe] = []
+
+    def met(optimizer: Optimizer) -> None:
+        if started:
+            return
+        try:
+            holders = holders_of(optimizer)
+            if not holders:
+                raise OffloadError("The optimizer's parameters are not all of one model; measure a factory instead")
+            started.append(Probe(holders[0], optimizer, steps, done))
+            _watch_clipping(started[0])
+        except OffloadError as error:
+            _end(str(error), 2)
+
+    def done(measured: dict[str, Any]) -> None:
+        draft = record.with_name(record.name + ".new")
+        draft.write_text(json.dumps(measured), encoding="utf-8")
+        draft.replace(record)
+        _end("", 0)
+
+    on_optimizer(met)
+
+
+def _watch_clipping(probe: Probe) -> None:
+    real = torch.nn.utils.clip_grad_norm_
+
+    def clip(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        return probe.clip(lambda: real(parameters, max_norm, *args, **kwargs), float(max_norm))
+
+    torch.nn.utils.clip_grad_norm_ = clip
+
+
+def _give_up(error: OffloadError, optional: bool) -> None:
+    if optional:
+        _say(f"{error}; the job runs without the plan")
+        return
+    _end(str(error), 2)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    """End the process now: the job's own handlers must not make another error of it."""
+    if text:
+        _say(text)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # closed, or nobody reads it any more
+    os._exit(code)
+
+
+def _say(text: str) -> None:
+    line = "".join(c if c.isprintable() else " " for c in text)[:1000]
+    try:
+        sys.stderr.write(f"tightship: {line}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return

@@ -1,0 +1,1 @@
+"""Plans: schema, file format, explanation. Imports no torch."""

@@ -1,0 +1,1 @@
+"""The runtime that trains a model by a plan."""

@@ -1,0 +1,214 @@
+"""Who is calling, and what they may do: bearer tokens, their scopes, and the record of who did what.
+
+[Note: Open or closed]
+A server is *closed* when it listens beyond loopback, or a token is active or set when it starts: then every request
+needs a token. It is *open* when it listens on loopback only and no token exists: then whoever reaches the port may do
+everything, which is what the operating system grants them anyway, and the gate (api/gate.py) keeps foreign web pages
+from using the user's browser as that somebody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from tightship_platform.database.models import Audit, Token
+from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
+from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.vocabulary import Scope
+from tightship_platform.wire import NAME_MAX
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from tightship_platform.database.engine import Database
+    from tightship_platform.settings import Settings
+
+PREFIX = "ts_"
+"""Begins every token that we make, so that scanners for leaked secrets can find it."""
+LAST_USED_EVERY_NS = 60 * NS_PER_S
+_TOKEN_MAX = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Somebody who makes a request."""
+
+    name: str
+    """The token's name, `loopback`, or `environment` for TIGHTSHIP_TOKEN."""
+    scopes: frozenset[Scope]
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the caller may do what needs `scope`; `admin` may do everything."""
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+LOOPBACK = Caller(name="loopback", scopes=frozenset(Scope))
+ENVIRONMENT = Caller(name="environment", scopes=frozenset(Scope))
+
+_caller: ContextVar[Caller | None] = ContextVar("tightship_caller", default=None)
+
+
+def set_caller(caller: Caller | None) -> None:
+    """Remember who makes the request that this context (task, thread-pool call) works on."""
+    _caller.set(caller)
+
+
+def current_caller() -> Caller | None:
+    """Who makes the request that is being worked on; null outside of one, or when nobody was recognised."""
+    return _caller.get()
+
+
+def require(scope: Scope) -> Caller:
+    """The caller of this request, who has `scope`. For code behind a route that serves several, such as callbacks.
+
+    :raises Unauthorized: nobody was recognised.
+    :raises Forbidden: the token lacks the scope.
+    """
+    caller = current_caller()
+    if caller is None:
+        raise Unauthorized("This server asks for a token; set TIGHTSHIP_TOKEN to one made by `tightship token create`")
+    if not caller.may(scope):
+        has = ", ".join(sorted(caller.scopes)) or "none"
+        raise Forbidden(f"Token {caller.name!r} lacks the scope '{scope}'; it has: {has}")
+    return caller
+
+
+def hash_token(token: str) -> str:
+    """What is kept of a token. It is random and long, so a plain SHA-256 cannot be turned back."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class Access:
+    """Recognises callers by their token."""
+
+    def __init__(self, settings: Settings, database: Database, *, is_open: bool) -> None:
+        self.is_open = is_open
+        """See [Note: Open or closed]."""
+        self._environment = hash_token(settings.token) if settings.token else None
+        self._database = database
+
+    def recognise(self, token: str) -> Caller | None:
+        """The caller behind a token; null when it is unknown or revoked."""
+        if not token or len(token) > _TOKEN_MAX:
+            return None
+        digest = hash_token(token)
+        if self._environment is not None and hmac.compare_digest(digest, self._environment):
+            return ENVIRONMENT
+        now = now_ns()
+        with self._database.session() as session:
+            row = session.scalar(select(Token).where(Token.sha256 == digest))
+            if row is None or row.revoked_ns is not None or not hmac.compare_digest(row.sha256, digest):
+                return None
+            caller = Caller(name=row.name, scopes=_known(row.scopes))
+            if row.last_used_ns is None or now - row.last_used_ns >= LAST_USED_EVERY_NS:
+                # Once more in SQL: of many requests at once, one writes.
+                session.execute(
+                    update(Token)
+                    .where(Token.id == row.id)
+                    .where(or_(Token.last_used_ns.is_(None), Token.last_used_ns <= now - LAST_USED_EVERY_NS))
+                    .values(last_used_ns=now)
+                    .execution_options(synchronize_session=False)
+                )
+            return caller
+
+
+def _known(names: Iterable[Any]) -> frozenset[Scope]:
+    """Scopes of a stored token; one that this release does not know grants nothing."""
+    return frozenset(Scope(name) for name in names if name in {scope.value for scope in Scope})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listen address (or a caller's) is this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def open_to(host: str, settings: Settings, database: Database) -> bool:
+    """Whether a server that listens on `host` runs open; see [Note: Open or closed].
+
+    :raises Conflict: it would let anybody in: it listens beyond loopback and there is no token.
+    """
+    with database.session() as session:
+        has_token = bool(settings.token) or any_active(session)
+    if has_token:
+        return False
+    if not is_loopback(host):
+        raise Conflict(
+            f"Host {host!r} can be reached from other machines and no token exists; make one with "
+            "`tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or listen on 127.0.0.1"
+        )
+    return True
+
+
+def any_active(session: Session) -> bool:
+    """Whether a token exists that has not been revoked."""
+    return bool(session.scalar(select(func.count()).select_from(Token).where(Token.revoked_ns.is_(None))))
+
+
+def create_token(session: Session, name: str, scopes: Sequence[Scope], *, actor: str = "cli") -> str:
+    """Make a token and return it: the only time that it can be seen.
+
+    :raises Invalid: the name is empty, too long or not printable, or there is no scope.
+    :raises Conflict: the name is taken, also by a revoked token.
+    """
+    if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
+        raise Invalid("Token name", name, f"1 to {NAME_MAX} printable characters")
+    if not scopes:
+        raise Invalid("Scopes", list(scopes), f"at least one of {', '.join(Scope)}")
+    token = PREFIX + secrets.token_urlsafe(32)
+    chosen = sorted({scope.value for scope in scopes})
+    session.add(Token(name=name, sha256=hash_token(token), scopes=chosen, created_ns=now_ns()))
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise Conflict(f"A token named {name!r} exists or existed; choose another name") from error
+    audit(session, actor, "token.create", name, scopes=chosen)
+    return token
+
+
+def list_tokens(session: Session) -> list[dict[str, Any]]:
+    """All tokens, oldest first: name, scopes, created_ns, last_used_ns, revoked_ns."""
+    return [
+        {
+            "name": row.name,
+            "scopes": list(row.scopes),
+            "created_ns": row.created_ns,
+            "last_used_ns": row.last_used_ns,
+            "revoked_ns": row.revoked_ns,
+        }
+        for row in session.scalars(select(Token).order_by(Token.id))
+    ]
+
+
+def revoke_token(session: Session, name: str, *, actor: str = "cli") -> None:
+    """Make a token worthless from the next request on; a second time changes nothing.
+
+    :raises NotFound: there is no such token.
+    """
+    row = session.scalar(select(Token).where(Token.name == name))
+    if row is None:
+        raise NotFound("token", name, "see `tightship token list`")
+    if row.revoked_ns is None:
+        row.revoked_ns = now_ns()
+        audit(session, actor, "token.revoke", name)
+
+
+def audit(session: Session, actor: str, action: str, target: str, **detail: Any) -> None:
+    """Write down that `actor` did `action` (`<thing>.<verb>`) to `target`, within the caller's transaction."""
+    session.add(Audit(time_ns=now_ns(), actor=actor, action=action, target=target, detail=detail))

@@ -1,0 +1,88 @@
+"""Runs the server: one process, one listener, an end that open dashboards cannot delay."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+
+import uvicorn
+
+from tightship_platform.api.app import create_app
+from tightship_platform.database.engine import upgrade
+from tightship_platform.errors import Conflict, Invalid
+from tightship_platform.logs import configure_logging
+from tightship_platform.settings import Settings
+
+log = logging.getLogger(__name__)
+
+END_S = 3
+"""How long requests in progress may take to end after SIGTERM or Ctrl-C."""
+
+
+def serve(settings: Settings, *, host: str, port: int) -> None:
+    """Serve until a signal says stop.
+
+    :raises Conflict: the port is in use, or tokens are needed and there are none.
+    :raises Invalid: the host is no address of this machine.
+    """
+    configure_logging()
+    with _listen(host, port) as listener:
+        upgrade(settings)
+        app = create_app(settings, host=host)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            # Callers are told apart by their socket; a header that names another address is nothing to believe.
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=END_S,
+            ws="none",
+        )
+        bound = listener.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        log.info("Serving http://%s:%d (%s)", shown, bound, "open" if app.state.access.is_open else "tokens required")
+        _Server(config).run(sockets=[listener])
+    _leave()
+
+
+class _Server(uvicorn.Server):
+    """Ends with exit code 0 on SIGTERM and SIGINT, where uvicorn raises the signal again."""
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        self.force_exit = self.should_exit  # told a second time: wait for nobody
+        self.should_exit = True
+
+
+def _leave() -> None:
+    """End without waiting for a request that still sits in a worker thread, such as one that waits for a lock.
+
+    Its transaction is rolled back by the database; waiting would only turn the clean end into a kill.
+    """
+    if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        logging.shutdown()
+        os._exit(0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket, taken before anything else is done: the port is either ours or the command ends."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise Invalid("--host", host, "an address or name of this machine") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Conflict(
+                f"Port {port} on {host} is in use; stop what listens there or choose another with --port"
+            ) from error
+        raise Invalid("--host and --port", f"{host}:{port}", f"an address to listen on ({error.strerror})") from error
+    return listener

@@ -1,0 +1,42 @@
+"""The only place that moves a capture: requested → leased → armed → recording → written → uploaded → analyzed.
+
+The row in the database, not the broker, says where a capture stands. Every function takes an open session, works in
+its transaction and locks the capture first (see [Note: write locks] in `database`); `now` is for tests.
+
+Who calls what: people and schedules `request`; agents `lease` and `report`; the API asks `check_trace` before an
+upload and tells `trace_stored` after it; the worker brackets its work with `start_analysis` and `analyzed` or `fail`;
+`sweep` runs every few seconds and ends or revives what got stuck.
+"""
+
+from tightship_platform.captures.analysis import (
+    analyzed,
+    fail,
+    renew_analysis,
+    start_analysis,
+)
+from tightship_platform.captures.leases import lease, report
+from tightship_platform.captures.requests import request, resolve_run
+from tightship_platform.captures.schedules import request_scheduled_captures, set_schedule
+from tightship_platform.captures.sweep import SweepResult, run_ended, sweep
+from tightship_platform.captures.transitions import lock
+from tightship_platform.captures.uploads import StoredTrace, check_trace, trace_stored
+
+__all__ = [
+    "StoredTrace",
+    "SweepResult",
+    "analyzed",
+    "check_trace",
+    "fail",
+    "lease",
+    "lock",
+    "renew_analysis",
+    "report",
+    "request",
+    "request_scheduled_captures",
+    "resolve_run",
+    "run_ended",
+    "set_schedule",
+    "start_analysis",
+    "sweep",
+    "trace_stored",
+]

@@ -1,0 +1,168 @@
+"""What agents do with captures: take one, say how far it is, give it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row, select, update
+from sqlalchemy.orm import Session
+
+from tightship_platform import validation
+from tightship_platform.captures.transitions import (
+    HELD_STATES,
+    REASON_MAX,
+    REQUEST_TTL_NS,
+    finish_upload,
+    lapse,
+    lock,
+    move,
+    renew,
+    take_back,
+)
+from tightship_platform.database.models import Capture, Run
+from tightship_platform.errors import Conflict, Invalid
+from tightship_platform.units import now_ns
+from tightship_platform.vocabulary import CaptureState
+from tightship_platform.wire import LEASE_NS, CaptureParams, CaptureReport, ExpectedRank, Lease, LeaseRequest
+
+MAX_RUNS_ASKED = 10_000
+MAX_RANKS = 100_000
+_REPORTABLE = (
+    CaptureState.REQUESTED,
+    CaptureState.LEASED,
+    CaptureState.ARMED,
+    CaptureState.RECORDING,
+    CaptureState.WRITTEN,
+    CaptureState.FAILED,
+)
+
+
+def lease(session: Session, asked: LeaseRequest, *, now: int | None = None) -> list[Lease]:
+    """Hand out at most one capture per run that the agent sees alive: the oldest that waits.
+
+    A capture is handed to one agent only; while it is leased, armed or recording, others of its run wait.
+    """
+    now = now_ns() if now is None else now
+    host = validation.name("Host", asked.host)
+    if len(asked.runs) > MAX_RUNS_ASKED:
+        raise Invalid("Number of runs", len(asked.runs), f"at most {MAX_RUNS_ASKED}")
+    waiting = _waiting(session, [validation.key("Run", key) for key in asked.runs])
+    leases = []
+    for run_id in sorted({row.run_id for row in waiting}):
+        # The run's lock makes "one at a time" hold among agents; always in order of id, so that nobody deadlocks.
+        session.execute(update(Run).where(Run.id == run_id).values(key=Run.key))
+        capture = _take_one(session, run_id, host, now)
+        if capture is not None:
+            run = session.get_one(Run, run_id)
+            leases.append(
+                Lease(
+                    capture=capture.key,
+                    run=run.key,
+                    params=CaptureParams(**capture.params),
+                    attempt=capture.attempts,
+                    lease_expires_ns=now + LEASE_NS,
+                )
+            )
+    return leases
+
+
+def _waiting(session: Session, keys: list[str]) -> list[Row[Any]]:
+    return list(
+        session.execute(
+            select(Capture.run_id)
+            .join(Run)
+            .where(Run.key.in_(keys), Run.end_ns.is_(None), Capture.state == CaptureState.REQUESTED.value)
+            .distinct()
+        )
+    )
+
+
+def _take_one(session: Session, run_id: int, host: str, now: int) -> Capture | None:
+    states = [CaptureState.REQUESTED.value, *(state.value for state in HELD_STATES)]
+    captures = session.scalars(
+        select(Capture)
+        .where(Capture.run_id == run_id, Capture.state.in_(states))
+        .order_by(Capture.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    for capture in captures:
+        if capture.state in HELD_STATES and capture.lease_expires_ns is not None and capture.lease_expires_ns < now:
+            locked = lock(session, capture.key)
+            if locked.state in HELD_STATES and (locked.lease_expires_ns or 0) < now:
+                lapse(session, locked, now)
+    if any(capture.state in HELD_STATES for capture in captures):
+        return None
+    requested = [capture for capture in captures if capture.state == CaptureState.REQUESTED]
+    for capture in requested:
+        if (capture.lease_expires_ns or 0) > now:
+            continue  # given back a moment ago
+        move(capture, CaptureState.LEASED, now)
+        capture.attempts += 1
+        capture.lease_host = host
+        renew(capture, now)
+        for other in requested:
+            if other is not capture:
+                other.reason = f"waits for capture {capture.key}"
+                other.expires_ns = now + REQUEST_TTL_NS
+        session.flush()
+        return capture
+    return None
+
+
+def report(session: Session, key: str, told: CaptureReport, *, now: int | None = None) -> Capture:
+    """Take note of how far the agent is; renews the lease. A late or repeated report changes nothing.
+
+    :raises NotFound: no such capture.
+    :raises Conflict: another host holds it.
+    :raises Invalid: no state that an agent reports, or no reason, or a manifest that cannot be.
+    """
+    now = now_ns() if now is None else now
+    host = validation.name("Host", told.host)
+    if told.state not in _REPORTABLE:
+        raise Invalid("Reported state", told.state, f"one of {', '.join(_REPORTABLE)}")
+    state = CaptureState(told.state)
+    reason = validation.line(told.reason or "", REASON_MAX)
+    if state in (CaptureState.FAILED, CaptureState.REQUESTED) and not reason:
+        raise Invalid(f"Reason of {state}", told.reason, "one line that says why")
+    manifest = _manifest(told.expected, host)
+    capture = lock(session, key)
+    if capture.lease_host != host:
+        holder = f"leased by {capture.lease_host}" if capture.lease_host else "not leased"
+        raise Conflict(f"Capture {key} is {holder}; {host} cannot report on it")
+    if CaptureState(capture.state).rank >= CaptureState.UPLOADED.rank:
+        return capture
+    if state == CaptureState.FAILED:
+        move(capture, state, now, reason)
+    elif state == CaptureState.REQUESTED:
+        if capture.state != CaptureState.REQUESTED:
+            take_back(session, capture, reason, now)
+    else:
+        if manifest:
+            capture.expected = manifest
+        if state == CaptureState.WRITTEN and not capture.expected:
+            raise Invalid("Manifest", [], "the ranks whose files were written")
+        if state.rank > CaptureState(capture.state).rank:
+            move(capture, state, now)
+        if state == CaptureState.LEASED == capture.state:
+            capture.reason = reason or None  # what the agent waits for
+        renew(capture, now)
+        finish_upload(session, capture, now)
+    session.flush()
+    return capture
+
+
+def _manifest(expected: list[ExpectedRank], host: str) -> list[dict[str, Any]]:
+    if len(expected) > MAX_RANKS:
+        raise Invalid("Ranks in the manifest", len(expected), f"at most {MAX_RANKS}")
+    entries = [
+        {
+            "rank": validation.count("Rank", entry.rank, most=validation.RANK_MAX),
+            "pid": validation.count("Pid", entry.pid, least=1, most=validation.INT32_MAX),
+            "host": host,
+        }
+        for entry in expected
+    ]
+    ranks = sorted(entry.rank for entry in expected)
+    if len(set(ranks)) < len(ranks):
+        raise Invalid("Manifest", ranks[:20], "each rank once")
+    return entries

@@ -1,0 +1,1 @@
+"""The database: engine, schema, partitions, migrations and the data model."""

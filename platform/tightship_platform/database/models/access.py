@@ -1,0 +1,42 @@
+"""Who may do what, and who did what."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tightship_platform.database.models.base import (
+    Base,
+    json_dict,
+    json_list,
+    name,
+    ns,
+    pk,
+)
+
+
+class Token(Base):
+    """A bearer token; only its SHA-256 is kept."""
+
+    __tablename__ = "token"
+
+    id: Mapped[pk]
+    name: Mapped[name] = mapped_column(String(200), unique=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[json_list]
+    created_ns: Mapped[ns]
+    last_used_ns: Mapped[int | None] = mapped_column(BigInteger)
+    revoked_ns: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Audit(Base):
+    """One thing that somebody did."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[pk]
+    time_ns: Mapped[ns] = mapped_column(BigInteger, index=True)
+    actor: Mapped[name]
+    action: Mapped[name]
+    target: Mapped[str] = mapped_column(Text)
+    detail: Mapped[json_dict]

@@ -1,0 +1,101 @@
+"""Captures (requests for a trace), their schedules, the trace files that came of them, and whose store holds these."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from tightship_platform.database.models.base import (
+    Base,
+    json_dict,
+    json_list,
+    name,
+    ns,
+    pk,
+)
+from tightship_platform.database.models.runs import Run, Workflow
+
+
+class CaptureSchedule(Base):
+    """Ask for a capture of every live run of a workflow, again and again."""
+
+    __tablename__ = "capture_schedule"
+
+    id: Mapped[pk]
+    workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id", ondelete="CASCADE"), unique=True)
+    every_ns: Mapped[ns]
+    params: Mapped[json_dict]
+    enabled: Mapped[bool] = mapped_column(Boolean, default=True)
+
+    workflow: Mapped[Workflow] = relationship()
+
+
+class Capture(Base):
+    """A request for one trace per rank of a run. This row, not the broker, says where it stands."""
+
+    __tablename__ = "capture"
+    __table_args__ = (Index("ix_capture_state_requested_ns", "state", "requested_ns"),)
+
+    id: Mapped[pk]
+    key: Mapped[str] = mapped_column(String(40), unique=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
+    requested_by: Mapped[name]
+    """`cli`, `dashboard`, `schedule`, or the token's name."""
+    requested_ns: Mapped[ns]
+    expires_ns: Mapped[ns]
+    """When a request that nobody leased becomes `expired`."""
+    params: Mapped[json_dict]
+    """duration_ns or iterations; stacks, shapes, memory, insist."""
+    state: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str | None] = mapped_column(Text)
+    """Why it failed or expired, or what it waits for."""
+    stages: Mapped[json_dict]
+    """When each state was first entered: state → ns."""
+    expected: Mapped[json_list]
+    """The manifest: one entry per expected rank: rank, pid, host."""
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    lease_host: Mapped[str | None] = mapped_column(String(200))
+    lease_expires_ns: Mapped[int | None] = mapped_column(BigInteger)
+    analysis_attempts: Mapped[int] = mapped_column(Integer, default=0)
+    analysis_started_ns: Mapped[int | None] = mapped_column(BigInteger)
+
+    run: Mapped[Run] = relationship()
+    traces: Mapped[list[Trace]] = relationship(back_populates="capture")
+
+
+class Trace(Base):
+    """One rank's trace file in the artifact store."""
+
+    __tablename__ = "trace"
+    __table_args__ = (UniqueConstraint("capture_id", "rank"),)
+
+    id: Mapped[pk]
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
+    capture_id: Mapped[int | None] = mapped_column(ForeignKey("capture.id", ondelete="CASCADE"), index=True)
+    rank: Mapped[int] = mapped_column(Integer)
+    pid: Mapped[int | None] = mapped_column(Integer)
+    host_name: Mapped[str | None] = mapped_column(String(200))
+    url: Mapped[str] = mapped_column(Text)
+    """Path within the artifact store."""
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    created_ns: Mapped[ns]
+    analyzed_ns: Mapped[int | None] = mapped_column(BigInteger)
+    removed_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """When the file was given up because of its age; null: the store has it."""
+    error: Mapped[str | None] = mapped_column(Text)
+    """Why the analysis of this file failed."""
+    summary: Mapped[json_dict]
+    """What the analysis found: see tightship_analyzers.analysis.summary."""
+
+    run: Mapped[Run] = relationship()
+    capture: Mapped[Capture | None] = relationship(back_populates="traces")
+
+
+class Installation(Base):
+    """The one row that names this installation: see [Note: one store, one installation] in `store_owner`."""
+
+    __tablename__ = "installation"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    key: Mapped[str] = mapped_column(String(32))

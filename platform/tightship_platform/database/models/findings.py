@@ -1,0 +1,116 @@
+"""Findings, the opportunities made of them, and the loop: plan → action → verification."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Float, ForeignKey, Integer, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from tightship_platform.database.models.base import (
+    Base,
+    json_dict,
+    json_list,
+    name,
+    ns,
+    pk,
+)
+from tightship_platform.database.models.captures import Trace
+from tightship_platform.database.models.runs import Run, Workflow
+
+
+class _Saving:
+    """A saving: value with unit, an interval, and how it was obtained."""
+
+    value: Mapped[int | None] = mapped_column(BigInteger)
+    low: Mapped[int | None] = mapped_column(BigInteger)
+    high: Mapped[int | None] = mapped_column(BigInteger)
+    method: Mapped[str] = mapped_column(String(16))
+    """Empty where no saving is known, as of a risk."""
+
+
+class Finding(_Saving, Base):
+    """A rule's judgement on one run (rules on samples) or one trace of it (rules on traces)."""
+
+    __tablename__ = "finding"
+    __table_args__ = (UniqueConstraint("run_id", "rule", "trace_id", "place"),)
+
+    id: Mapped[pk]
+    rule: Mapped[str] = mapped_column(String(64), index=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
+    trace_id: Mapped[int | None] = mapped_column(ForeignKey("trace.id", ondelete="CASCADE"), index=True)
+    title: Mapped[str] = mapped_column(Text)
+    place: Mapped[str] = mapped_column(Text, default="")
+    """Where: file:line, operator or device; empty when unknown. The public key is `where`."""
+    fix: Mapped[str] = mapped_column(Text)
+    unit: Mapped[str] = mapped_column(String(16))
+    """A `SavingUnit`: per step or recording for findings in traces, device time for findings in samples."""
+    share_frac: Mapped[float | None] = mapped_column(Float)
+    """The saving as a share of the step or recording (traces) or of the run's device time (samples)."""
+    evidence: Mapped[json_list]
+    created_ns: Mapped[ns]
+
+    run: Mapped[Run] = relationship()
+    trace: Mapped[Trace | None] = relationship()
+
+
+class Opportunity(_Saving, Base):
+    """What to do in one workflow, and how much device time that would give back."""
+
+    __tablename__ = "opportunity"
+    __table_args__ = (UniqueConstraint("workflow_id", "key"),)
+
+    id: Mapped[pk]
+    workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id", ondelete="CASCADE"), index=True)
+    key: Mapped[str] = mapped_column(String(200))
+    """Its rules, sorted and joined by '+': findings that claim the same time are one opportunity."""
+    title: Mapped[str] = mapped_column(Text)
+    rules: Mapped[json_list]
+    findings: Mapped[json_list]
+    """Ids of the findings behind it."""
+    fix: Mapped[str] = mapped_column(Text)
+    device_ns: Mapped[int] = mapped_column(BigInteger)
+    """Device time of the recent runs that the saving refers to."""
+    position: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(String(16), default="open")
+    updated_ns: Mapped[ns]
+
+    workflow: Mapped[Workflow] = relationship()
+
+
+class Plan(Base):
+    """A configuration that can be applied to a job, such as an offload plan."""
+
+    __tablename__ = "plan"
+
+    id: Mapped[pk]
+    workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id", ondelete="CASCADE"), index=True)
+    opportunity_id: Mapped[int | None] = mapped_column(ForeignKey("opportunity.id", ondelete="SET NULL"))
+    kind: Mapped[name]
+    body: Mapped[json_dict]
+    created_ns: Mapped[ns]
+
+
+class Action(Base):
+    """A plan or fix applied to a run."""
+
+    __tablename__ = "action"
+
+    id: Mapped[pk]
+    opportunity_id: Mapped[int | None] = mapped_column(ForeignKey("opportunity.id", ondelete="SET NULL"))
+    plan_id: Mapped[int | None] = mapped_column(ForeignKey("plan.id", ondelete="SET NULL"))
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id", ondelete="SET NULL"), index=True)
+    applied_by: Mapped[name]
+    applied_ns: Mapped[ns]
+
+
+class Verification(Base):
+    """What an action promised and what the next runs measured."""
+
+    __tablename__ = "verification"
+
+    id: Mapped[pk]
+    action_id: Mapped[int] = mapped_column(ForeignKey("action.id", ondelete="CASCADE"), index=True)
+    before: Mapped[json_dict]
+    after: Mapped[json_dict]
+    predicted_ns: Mapped[int | None] = mapped_column(BigInteger)
+    measured_ns: Mapped[int | None] = mapped_column(BigInteger)
+    verified_ns: Mapped[ns]

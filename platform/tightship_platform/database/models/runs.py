@@ -1,0 +1,102 @@
+"""Workflows, their runs, the devices those runs held, and where that device time went."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from tightship_platform.database.models.base import (
+    Base,
+    json_dict,
+    json_list,
+    name,
+    ns,
+    pk,
+)
+
+
+class Workflow(Base):
+    """Recurring work: all runs of one name."""
+
+    __tablename__ = "workflow"
+
+    id: Mapped[pk]
+    name: Mapped[name] = mapped_column(String(200), unique=True)
+    team: Mapped[str | None] = mapped_column(String(200))
+    owner: Mapped[str | None] = mapped_column(String(200))
+    labels: Mapped[json_dict]
+
+    runs: Mapped[list[Run]] = relationship(back_populates="workflow")
+
+
+class Run(Base):
+    """One execution of a workflow."""
+
+    __tablename__ = "run"
+    __table_args__ = (Index("ix_run_state_start_ns", "state", "start_ns"),)
+
+    id: Mapped[pk]
+    key: Mapped[str] = mapped_column(String(40), unique=True)
+    """The public run id, made by the launcher (or an importer)."""
+    workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id"), index=True)
+    external_id: Mapped[str | None] = mapped_column(String(200))
+    """Id in the scheduler, such as the Slurm job id."""
+    source: Mapped[str] = mapped_column(String(40), default="launch")
+    """`launch`, or `import:<format>`."""
+    simulated: Mapped[bool] = mapped_column(Boolean, default=False)
+    host_name: Mapped[str | None] = mapped_column(String(200))
+    """Host of the launcher."""
+    user_name: Mapped[str | None] = mapped_column(String(200))
+    command: Mapped[json_list]
+    labels: Mapped[json_dict]
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    reason: Mapped[str | None] = mapped_column(Text)
+    exit_code: Mapped[int | None] = mapped_column(Integer)
+    error: Mapped[str | None] = mapped_column(Text)
+    """`type: message` of the uncaught exception that ended it; null where none is known."""
+    oom_kills: Mapped[int | None] = mapped_column(Integer)
+    """Processes that the kernel killed for lack of memory in its control group, if it failed; null: not known."""
+    start_ns: Mapped[ns] = mapped_column(BigInteger, index=True)
+    end_ns: Mapped[int | None] = mapped_column(BigInteger)
+    last_seen_ns: Mapped[ns]
+    """Last record or heartbeat that named this run."""
+    ranks: Mapped[json_list]
+    """Live ranks as last reported: rank, pid, host, guard."""
+    steps: Mapped[int | None] = mapped_column(BigInteger)
+    """Optimizer steps of the furthest rank; null when no step counter reported."""
+    accounted_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """When the account was last computed; null: never, or something arrived since that changes it."""
+    judged_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """The `accounted_ns` that the rules on samples last looked at; null: they have not."""
+
+    workflow: Mapped[Workflow] = relationship(back_populates="runs")
+    allocations: Mapped[list[Allocation]] = relationship(back_populates="run")
+    account: Mapped[list[RunAccount]] = relationship(back_populates="run")
+
+
+class Allocation(Base):
+    """A run holds a device for an interval."""
+
+    __tablename__ = "allocation"
+    __table_args__ = (UniqueConstraint("run_id", "device_id", "start_ns"),)
+
+    id: Mapped[pk]
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("device.id", ondelete="CASCADE"), index=True)
+    start_ns: Mapped[ns]
+    end_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """Null while held; then the account reckons to the run's `last_seen_ns`."""
+
+    run: Mapped[Run] = relationship(back_populates="allocations")
+
+
+class RunAccount(Base):
+    """Device time of one run in one bucket. The rows of a run sum to its allocated device-nanoseconds exactly."""
+
+    __tablename__ = "run_account"
+
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    bucket: Mapped[str] = mapped_column(String(24), primary_key=True)
+    device_ns: Mapped[ns]
+
+    run: Mapped[Run] = relationship(back_populates="account")

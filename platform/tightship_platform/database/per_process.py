@@ -1,0 +1,23 @@
+"""The database of a worker process: opened at its first use, after the fork, and kept."""
+
+from __future__ import annotations
+
+import os
+
+from tightship_platform.database.engine import Database, open_database
+from tightship_platform.settings import load_settings
+
+_opened: dict[int, Database] = {}
+
+
+def process_database() -> Database:
+    """This process's open database. A process that was forked gets one of its own: connections must not be shared.
+
+    :raises SchemaMismatch: the schema is not this release's.
+    :raises DatabaseUnreachable: it cannot be opened.
+    """
+    pid = os.getpid()
+    # An entry of the process that forked this one stays: to drop it would close the connections under its feet.
+    if pid not in _opened:
+        _opened[pid] = open_database(load_settings())
+    return _opened[pid]

@@ -1,0 +1,1 @@
+"""The demo: four training jobs, captured and judged."""

@@ -1,0 +1,1 @@
+"""Processes of an installation: supervisor, logs, liveness, health."""

@@ -1,0 +1,70 @@
+"""`python -m tightship_platform.processes.health PART`: exit code 0 when that part is well, else 1.
+
+For the health checks of containers. The server and the agent are asked for over HTTP; the worker and beat leave a sign
+of life in the home that they share with this command.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from tightship_platform.client import ApiClient
+from tightship_platform.errors import TightshipError
+from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
+from tightship_platform.settings import Settings, load_settings
+from tightship_platform.units import NS_PER_S, now_ns
+
+
+def _server(settings: Settings) -> str | None:
+    with ApiClient(settings, timeout_s=5) as api:
+        api.get("/health")
+    return None
+
+
+def _agent(settings: Settings) -> str | None:
+    """The agent is well when the server has heard of it lately."""
+    with ApiClient(settings, timeout_s=5) as api:
+        for host in api.get("/hosts"):
+            if host["host"] == settings.host_name:
+                age_s = (now_ns() - host["last_seen_ns"]) / NS_PER_S
+                return None if age_s <= FRESH_S else f"the server heard of {settings.host_name!r} {age_s:.0f} s ago"
+    return f"the server never heard of {settings.host_name!r}"
+
+
+def _pulse(part: str) -> Callable[[Settings], str | None]:
+    def check(settings: Settings) -> str | None:
+        age_s = pulse_age_s(settings.home, part)
+        if age_s is None:
+            return f"no sign of life in {settings.home}"
+        return None if age_s <= FRESH_S else f"its last sign of life is {age_s:.0f} s old"
+
+    return check
+
+
+CHECKS: dict[str, Callable[[Settings], str | None]] = {
+    "server": _server,
+    "agent": _agent,
+    "worker": _pulse("worker"),
+    "beat": _pulse("beat"),
+}
+"""Part → a function that says what is wrong; null: nothing."""
+
+
+def main(arguments: list[str]) -> int:
+    """Check the one part that is named; the exit code."""
+    if len(arguments) != 1 or arguments[0] not in CHECKS:
+        sys.stderr.write(f"Name one of: {', '.join(CHECKS)}\n")
+        return 2
+    part = arguments[0]
+    try:
+        fault = CHECKS[part](load_settings())
+    except TightshipError as error:
+        fault = str(error)
+    if fault is not None:
+        sys.stderr.write(f"{part}: {fault}\n")
+    return 0 if fault is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Public records: what queries return, the API serves and pages draw."""

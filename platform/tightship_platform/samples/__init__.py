@@ -1,0 +1,1 @@
+"""Samples over time: means per minute and hour, and how long they are kept."""

@@ -1,0 +1,150 @@
+"""Means of a run's samples per minute and per hour, for charts and judgements over long times.
+
+Rolling up again gives the same rows: `roll_up` replaces the last two hours every time, ingest replaces what samples
+that come later than that touch. Hours are made of minutes, weighted by their samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Subquery,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session
+
+from tightship_platform.database.models import Allocation, Rollup, Run, Sample
+from tightship_platform.units import NS_PER_S, now_ns
+
+MINUTE_NS = 60 * NS_PER_S
+HOUR_NS = 3600 * NS_PER_S
+WINDOW_NS = 2 * HOUR_NS
+"""`roll_up` makes the rows of this time anew."""
+LATE_NS = WINDOW_NS - 10 * MINUTE_NS
+"""Samples older than this when they arrive are rolled up by ingest: `roll_up` may not see them any more."""
+METRICS = (
+    "util_frac",
+    "sm_active_frac",
+    "sm_occupancy_frac",
+    "tensor_active_frac",
+    "dram_active_frac",
+    "memory_used_bytes",
+    "power_w",
+    "temperature_c",
+    "clock_hz",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+)
+_LOCK_KEY = 0x726F6C6C7570
+# Written out: PostgreSQL takes two parameters of one value for two different expressions in GROUP BY.
+_MINUTE: ColumnElement[int] = literal_column(str(MINUTE_NS), BigInteger)
+_HOUR: ColumnElement[int] = literal_column(str(HOUR_NS), BigInteger)
+
+
+def roll_up(session: Session, *, now: int | None = None) -> int:
+    """Make the rollups of the last two hours anew; returns the number of minute rows."""
+    now = now_ns() if now is None else now
+    return roll_up_range(session, now - WINDOW_NS, now)
+
+
+def roll_up_range(session: Session, since_ns: int, until_ns: int, *, device_ids: Sequence[int] | None = None) -> int:
+    """Make the rollups anew of every minute and hour that touches [since_ns, until_ns), of all or some devices."""
+    if session.get_bind().dialect.name == "postgresql":
+        # Two at once would insert the same rows.
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+    first, last = since_ns - since_ns % HOUR_NS, until_ns + -until_ns % HOUR_NS
+    minute_first, minute_last = since_ns - since_ns % MINUTE_NS, until_ns + -until_ns % MINUTE_NS
+    _clear(session, MINUTE_NS, minute_first, minute_last, device_ids)
+    rows = _insert_minutes(session, minute_first, minute_last, device_ids)
+    _clear(session, HOUR_NS, first, last, device_ids)
+    _insert_hours(session, first, last, device_ids)
+    return rows
+
+
+def _clear(session: Session, width_ns: int, first: int, last: int, device_ids: Sequence[int] | None) -> None:
+    old = delete(Rollup).where(Rollup.width_ns == width_ns, Rollup.time_ns >= first, Rollup.time_ns < last)
+    # The key leads with the run: without this the whole table would be read.
+    old = old.where(Rollup.run_id.in_(select(_held(first, last, device_ids).c.run_id)))
+    if device_ids is not None:
+        old = old.where(Rollup.device_id.in_(device_ids))
+    session.execute(old.execution_options(synchronize_session=False))
+
+
+def _held(first: int, last: int, device_ids: Sequence[int] | None) -> Subquery:
+    """Pairs of run and device, with the interval to look at: allocations that overlap are one."""
+    held = (
+        select(Allocation.run_id, Allocation.device_id, Allocation.start_ns, Allocation.end_ns)
+        .join(Run)
+        .where(Allocation.start_ns < last, or_(Allocation.end_ns.is_(None), Allocation.end_ns > first))
+    )
+    if device_ids is not None:
+        held = held.where(Allocation.device_id.in_(device_ids))
+    return held.subquery()
+
+
+def _insert_minutes(session: Session, first: int, last: int, device_ids: Sequence[int] | None) -> int:
+    held = _held(first, last, device_ids)
+    # Overlapping allocations of one run and device would count a sample twice: DISTINCT first, then the means.
+    columns = [getattr(Sample, metric) for metric in METRICS]
+    seen = (
+        select(held.c.run_id, Sample.device_id, Sample.time_ns, *columns)
+        .join(held, held.c.device_id == Sample.device_id)
+        .where(
+            Sample.time_ns >= first,
+            Sample.time_ns < last,
+            Sample.time_ns >= held.c.start_ns,
+            or_(held.c.end_ns.is_(None), Sample.time_ns < held.c.end_ns),
+        )
+        .distinct()
+        .subquery()
+    )
+    minute = (seen.c.time_ns - seen.c.time_ns % _MINUTE).label("minute")
+    means = [_as_column(metric, func.avg(seen.c[metric])) for metric in METRICS]
+    rows = select(seen.c.run_id, seen.c.device_id, _MINUTE, minute, func.count(), *means).group_by(
+        seen.c.run_id, seen.c.device_id, minute
+    )
+    names = ["run_id", "device_id", "width_ns", "time_ns", "samples", *METRICS]
+    result: Any = session.execute(
+        insert(Rollup).from_select(names, rows), execution_options={"preserve_rowcount": True}
+    )
+    return int(result.rowcount)
+
+
+def _insert_hours(session: Session, first: int, last: int, device_ids: Sequence[int] | None) -> None:
+    hour = (Rollup.time_ns - Rollup.time_ns % _HOUR).label("hour")
+    means = []
+    for metric in METRICS:
+        column = getattr(Rollup, metric)
+        weight = func.sum(case((column.is_not(None), Rollup.samples)))
+        means.append(_as_column(metric, func.sum(cast(column, Float) * Rollup.samples) / weight))
+    of_minutes = and_(Rollup.width_ns == MINUTE_NS, Rollup.time_ns >= first, Rollup.time_ns < last)
+    rows = select(Rollup.run_id, Rollup.device_id, _HOUR, hour, func.sum(Rollup.samples), *means)
+    rows = rows.where(of_minutes, Rollup.run_id.in_(select(_held(first, last, device_ids).c.run_id)))
+    rows = rows.group_by(Rollup.run_id, Rollup.device_id, hour)
+    if device_ids is not None:
+        rows = rows.where(Rollup.device_id.in_(device_ids))
+    names = ["run_id", "device_id", "width_ns", "time_ns", "samples", *METRICS]
+    session.execute(insert(Rollup).from_select(names, rows))
+
+
+def _as_column(metric: str, mean: Any) -> ColumnElement[Any]:
+    """Sizes and rates are whole numbers."""
+    if isinstance(getattr(Rollup, metric).type, BigInteger):
+        return cast(func.round(mean), BigInteger)
+    return cast(mean, Float)

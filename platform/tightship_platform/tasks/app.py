@@ -1,0 +1,165 @@
+"""The Celery application: broker, reliability settings, and the schedule of periodic tasks.
+
+Tasks carry keys, never data, and every one may run twice or be lost: the database says what is to be done, and a
+periodic sweep starts again what was left. So no result backend is needed, and a broker that is down delays work but
+loses none.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from celery.exceptions import OperationalError
+from kombu.exceptions import KombuError
+
+from tightship_platform.errors import Invalid
+from tightship_platform.settings import Settings
+from tightship_platform.tasks import folder_broker
+
+log = logging.getLogger(__name__)
+
+QUEUE = "tightship"
+TASK_MODULES = ("tightship_platform.tasks.periodic", "tightship_analyzers.fleet.tasks")
+"""Modules with tasks, which the worker loads."""
+ANALYZE_CAPTURE = "tightship_analyzers.analyze_capture"
+
+PERIODS_S: dict[str, float] = {
+    "tightship_platform.sweep_captures": 5.0,
+    "tightship_platform.request_scheduled_captures": 10.0,
+    "tightship_platform.close_lost_runs": 15.0,
+    "tightship_platform.roll_up": 30.0,
+    "tightship_platform.make_partitions": 3600.0,
+    "tightship_platform.remove_old_records": 3600.0,
+    "tightship_platform.remove_old_files": 3600.0,
+    "tightship_analyzers.account_runs": 10.0,
+    "tightship_analyzers.rank_opportunities": 10.0,
+    "tightship_analyzers.judge_samples": 15.0,
+}
+"""Periodic task → seconds between two starts."""
+
+SOFT_LIMIT_S = 540
+"""A task that runs this long is told to stop …"""
+HARD_LIMIT_S = 600
+"""… and killed after this long."""
+_VISIBILITY_S = 3 * HARD_LIMIT_S
+_CONNECT_S = 3
+_KNOCK_S = 1
+
+
+def _broker(settings: Settings) -> dict[str, Any]:
+    try:
+        parts = urlsplit(settings.broker_url)
+        scheme, _ = parts.scheme, parts.port
+    except ValueError as error:
+        raise Invalid("TIGHTSHIP_BROKER_URL", settings.broker_url, f"a URL ({error})") from error
+    if scheme == "filesystem":
+        return {
+            "broker_url": "filesystem://localhost",  # a host name only because kombu warns without one
+            "broker_transport": "tightship_platform.tasks.folder_broker:Transport",
+            "broker_transport_options": folder_broker.folders(settings.home),
+            # Broadcasts would leave files in queues that nobody reads.
+            "worker_enable_remote_control": False,
+        }
+    if scheme in ("redis", "rediss"):
+        return {
+            "broker_url": settings.broker_url,
+            "broker_transport_options": {
+                "global_keyprefix": "tightship:",
+                "visibility_timeout": _VISIBILITY_S,
+                "socket_connect_timeout": _CONNECT_S,
+                "socket_timeout": 10,
+                "socket_keepalive": True,
+                "health_check_interval": 30,
+            },
+        }
+    raise Invalid("TIGHTSHIP_BROKER_URL", settings.broker_url, "filesystem:// or a redis:// or rediss:// URL")
+
+
+def _beat_schedule() -> dict[str, dict[str, Any]]:
+    # A periodic task that no worker took within its period is worth nothing: the next one does the same.
+    return {
+        name: {"task": name, "schedule": period_s, "options": {"expires": period_s}}
+        for name, period_s in PERIODS_S.items()
+    }
+
+
+@functools.lru_cache(maxsize=8)
+def create_celery(settings: Settings) -> Celery:
+    """The application for these settings; one per process and settings.
+
+    :raises Invalid: the broker's URL is of another kind, or its folders cannot be made.
+    """
+    app = Celery("tightship")
+    try:
+        app.conf.update(_broker(settings))
+    except OSError as error:
+        raise Invalid("TIGHTSHIP_HOME", str(settings.home), f"a folder that can be written ({error})") from error
+    app.conf.update(
+        task_default_queue=QUEUE,
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        # A worker that dies in the middle of a task gives the message back.
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
+        task_soft_time_limit=SOFT_LIMIT_S,
+        task_time_limit=HARD_LIMIT_S,
+        # On SIGTERM tasks get this long to end; then they are killed and their messages given back.
+        worker_soft_shutdown_timeout=3.0,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_timeout=_CONNECT_S,
+        broker_channel_error_retry=True,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        enable_utc=True,
+        timezone="UTC",
+        beat_schedule=_beat_schedule(),
+        beat_enable_remote_control=False,
+    )
+    app.autodiscover_tasks(TASK_MODULES, related_name=None)
+    return app
+
+
+def send(settings: Settings, task: str, *args: str | int) -> bool:
+    """Queue a task by name; False, with one log line, when the broker cannot be reached (the sweeps make up for it)."""
+    try:
+        _knock(settings)
+        create_celery(settings).send_task(task, args=args, retry=False)
+    except (OperationalError, KombuError, OSError) as error:
+        log.warning("Broker %s does not take %s now (%s); a sweep will", shown_url(settings.broker_url), task, error)
+        return False
+    return True
+
+
+def broker_answers(settings: Settings) -> bool:
+    """Whether the broker can be reached now, within a few seconds."""
+    try:
+        _knock(settings)
+        with create_celery(settings).connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=_CONNECT_S)
+    except (OperationalError, KombuError, OSError):
+        return False
+    return True
+
+
+def _knock(settings: Settings) -> None:
+    """Raise OSError at once when nobody listens at the broker's address, where its client would try for seconds."""
+    parts = urlsplit(settings.broker_url)
+    if parts.scheme in ("redis", "rediss"):
+        socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), timeout=_KNOCK_S).close()
+
+
+def shown_url(url: str) -> str:
+    """A URL without its password, fit for logs and error lines."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)

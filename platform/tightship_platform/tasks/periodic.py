@@ -1,0 +1,115 @@
+"""The platform's periodic tasks. Each does what the database says is due, so running twice or late does no harm."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+
+from celery import shared_task
+from sqlalchemy.exc import DBAPIError
+
+from tightship_platform import captures, ingest
+from tightship_platform.captures import files
+from tightship_platform.captures.artifact_store import open_artifacts
+from tightship_platform.database import partitions
+from tightship_platform.database.per_process import process_database
+from tightship_platform.errors import TightshipError
+from tightship_platform.samples import retention, rollups
+from tightship_platform.settings import load_settings
+from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
+from tightship_platform.units import format_bytes, plural
+
+log = logging.getLogger(__name__)
+
+
+def _periodic(work: Callable[[], None]) -> Callable[[], None]:
+    """Register a task that comes again soon: trouble with database or store is one line in the log, and no more."""
+
+    @functools.wraps(work)
+    def run() -> None:
+        try:
+            work()
+        except (TightshipError, DBAPIError, OSError) as error:
+            cause = getattr(error, "orig", None) or error
+            log.warning("%s could not run: %s", work.__name__, " ".join(str(cause).split()))
+
+    task: Callable[[], None] = shared_task(run, name=f"tightship_platform.{work.__name__}")
+    return task
+
+
+@_periodic
+def sweep_captures() -> None:
+    """End or revive captures that got stuck, and send off analyses that nobody does."""
+    due: list[str] = []
+    with process_database().session() as session:
+        result = captures.sweep(session, due.append)
+    # After the commit: a worker that takes the task must find the row as it is now.
+    settings = load_settings()
+    for key in due:
+        send(settings, ANALYZE_CAPTURE, key)
+    for fate in ("expired", "failed", "taken_back"):
+        for key in getattr(result, fate):
+            log.info("Capture %s: %s", key, fate.replace("_", " "))
+
+
+@_periodic
+def request_scheduled_captures() -> None:
+    """Ask for the captures that schedules are due."""
+    with process_database().session() as session:
+        captures.request_scheduled_captures(session)
+
+
+@_periodic
+def close_lost_runs() -> None:
+    """Mark runs that fell silent as lost."""
+    with process_database().session() as session:
+        for key in ingest.close_lost_runs(session):
+            log.info("Run %s is lost: nothing was heard of it", key)
+
+
+@_periodic
+def roll_up() -> None:
+    """Bring the means over minutes and hours up to date."""
+    with process_database().session() as session:
+        rollups.roll_up(session)
+
+
+@_periodic
+def make_partitions() -> None:
+    """Make tomorrow's partitions of the sample tables, where the database has any."""
+    with process_database().session() as session:
+        for name in partitions.make_partitions(session):
+            log.info("Partition %s made", name)
+
+
+@_periodic
+def remove_old_records() -> None:
+    """Remove samples, step counts and means per minute that are older than the settings keep them."""
+    settings, database = load_settings(), process_database()
+    removed = retention.remove_samples(database, keep_days=settings.keep_days)
+    if removed.days:
+        log.info("Samples of %s were removed (TIGHTSHIP_KEEP_DAYS=%d)", plural(removed.days, "day"), settings.keep_days)
+    for run, days in removed.kept.items():
+        log.info(
+            "Samples of %s are kept for run %s: it is not over, not accounted for, or imported",
+            plural(days, "day"),
+            run,
+        )
+    runs = retention.remove_minutes(database, keep_days=settings.keep_rollup_days)
+    if runs:
+        log.info("Means per minute of %s were removed", plural(runs, "run"))
+
+
+@_periodic
+def remove_old_files() -> None:
+    """Remove trace files that are older than the settings keep them, and files that no trace names."""
+    settings = load_settings()
+    store = open_artifacts(settings)
+    removed = files.sweep(process_database(), store, keep_days=settings.keep_trace_days)
+    if removed.traces:
+        traces = plural(removed.traces, "trace")
+        log.info("The files of %s go (TIGHTSHIP_KEEP_TRACE_DAYS=%d)", traces, settings.keep_trace_days)
+    if removed.files:
+        removed_bytes = format_bytes(removed.size_bytes)
+        log.info("%s that no trace names went out of the store (%s)", plural(removed.files, "file"), removed_bytes)
