@@ -55,21 +55,21 @@ fix: install  ## repair style
 	$(BIN)/ruff format .
 
 docs: install  ## regenerate the generated documents (rule catalogue, command line)
-	$(BIN)/python tools/docs.py
+	$(BIN)/python tools/generate_docs.py
 
 bench: install  ## every benchmark; tables on the screen, JSON under benchmarks/out
 	@for b in benchmarks/*.py; do echo "==> $$b"; $(BIN)/python $$b || exit 1; done
 
 exit-storm: install  ## 60 jobs that end at a random moment of a capture, with and without us: the same exit codes
-	TIGHTSHIP_EXIT_STORM=60 $(BIN)/python -m pytest tests/collectors/test_capture_exit.py
+	TIGHTSHIP_EXIT_STORM=60 $(BIN)/python -m pytest tests/collectors/kineto/test_capture_exit.py
 
 exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (some hours), or a PART=2/12 of it
-	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/test_offload_exactness.py tests/offload/test_offload_nvme.py
+	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/runtime/test_offload_exactness.py tests/offload/runtime/test_offload_nvme.py
 
 explore: install  ## property, fuzz and injection tests with new random examples, ROUNDS times (20)
 	for round in $$(seq $(or $(ROUNDS),20)); do \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
-	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/test_recorded_fuzz.py tests/injection || exit 1; done
+	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/analysis/test_recorded_fuzz.py tests/injection || exit 1; done
 
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)

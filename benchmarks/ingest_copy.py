@@ -22,7 +22,7 @@ from parts.results import keep, options
 from rich.console import Console
 from rich.table import Table
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import services
 
 from tightship_platform.database import engine as databases

@@ -142,9 +142,9 @@ def test_upgrade_again_changes_nothing(settings: Settings) -> None:
 
 def test_processes_that_upgrade_at_once_all_succeed(settings: Settings) -> None:
     code = (
-        "import sys; from pathlib import Path; from tightship_platform import database; "
+        "import sys; from pathlib import Path; from tightship_platform.database import engine; "
         "from tightship_platform.settings import Settings; "
-        "print(database.upgrade(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2])))"
+        "print(engine.upgrade(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2])))"
     )
     command = [sys.executable, "-c", code, str(settings.home), settings.database_url]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]

@@ -41,8 +41,8 @@ def _databases(url: str) -> set[str]:
 
 
 def test_given_servers_are_used_and_left_as_they_were(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
-    for name in ("conftest.py", "services.py"):
-        shutil.copy(TESTS / name, tmp_path / name)
+    for file in (TESTS / "conftest.py", TESTS / "support" / "services.py"):
+        shutil.copy(file, tmp_path / file.name)
     (tmp_path / "test_it.py").write_text(USING)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    postgres: x\n    redis: x\n")
     given = {"TIGHTSHIP_DATABASE_URL": postgres_url, "TIGHTSHIP_BROKER_URL": redis_url, "TIGHTSHIP_REQUIRE_ALL": "1"}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
+SUPPORT = TESTS / "support"
 _COUNT = re.compile(r"(\d+) (passed|skipped|failed|errors?|xfailed|deselected)")
 MARKS = ("postgres", "redis", "browser", "torch", "reference")
 
@@ -62,8 +63,8 @@ def test_fine(): pass
 @pytest.fixture
 def run_tests(tmp_path: Path):
     """Runs a test file in a process of its own, beside a copy of our conftest; returns how many ended how."""
-    for name in ("conftest.py", "reference_data.py", "services.py"):
-        shutil.copy(TESTS / name, tmp_path / name)
+    for file in (TESTS / "conftest.py", SUPPORT / "reference_data.py", SUPPORT / "services.py"):
+        shutil.copy(file, tmp_path / file.name)
     config = tmp_path / "pytest.ini"
     marks = "\n".join(f"    {mark}: x" for mark in MARKS)
     config.write_text(f"[pytest]\npythonpath = .\nmarkers =\n{marks}\n")

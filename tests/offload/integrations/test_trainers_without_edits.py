@@ -28,7 +28,7 @@ from tightship_offload.runtime.apply import describe  # noqa: E402
 from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
 
 pytestmark = pytest.mark.torch
-SCRIPTS = Path(__file__).parents[2] / "offload_scripts"
+SCRIPTS = Path(__file__).parents[2] / "support" / "offload_scripts"
 BUT = ("/callbacks/", "/loops/")
 
 

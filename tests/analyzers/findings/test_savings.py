@@ -1,0 +1,173 @@
+"""What becomes of savings: overlap, distortion by recording, the pace outside of captures, several ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tightship_analyzers import trace as traces
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks
+from tightship_analyzers.analysis.summary import merge_claims
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.model import Finding, Saving
+from tightship_analyzers.findings.profiling_overhead import undistort
+from tightship_analyzers.fleet.untraced_steps import Counted, median_step
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.vocabulary import SavingUnit
+
+RECORDED = Path(__file__).parents[2] / "data" / "traces"
+STEPS = Window(np.array([0, 1000, 2000], dtype=np.int64), 0, True, 0, 2000)
+
+
+def finding(rule: str, *claims: tuple[int, int], low: int = 0, high: int = 0, place: str = "") -> Finding:
+    spans = Intervals.of([start for start, _ in claims], [end for _, end in claims])
+    return Finding(
+        rule=rule,
+        title="",
+        place=place,
+        fix="",
+        saving=Saving.per_step(2, value_ns=spans.measure_ns, low_ns=low, high_ns=high),
+        unit=SavingUnit.STEP,
+        share_frac=spans.measure_ns / STEPS.window_ns,
+        claims=spans,
+    )
+
+
+class TestSaving:
+    def test_low_and_high_enclose_the_value(self) -> None:
+        assert Saving.per_step(2, value_ns=10, low_ns=20, high_ns=0) == Saving(value=5, low=5, high=5)
+
+    @pytest.mark.parametrize(("value", "low", "high"), [(1, 2, 3), (2, -1, 3), (4, 1, 3)])
+    def test_one_out_of_order_is_a_defect(self, value: int, low: int, high: int) -> None:
+        with pytest.raises(ValueError, match="out of order"):
+            Saving(value=value, low=low, high=high)
+
+
+class TestOverlap:
+    def test_overlapping_findings_are_measured_together(self) -> None:
+        both = [finding("a", (0, 600), low=200, high=800), finding("b", (400, 1000), low=400, high=1200)]
+        [claim] = merge_claims(both, STEPS)
+        assert claim["rules"] == ["a", "b"]
+        assert claim["saving_ns"] == 500, "1000 of 2000 ns, over two steps; not 600"
+        assert (claim["low_ns"], claim["high_ns"]) == (200, 1000)
+        assert claim["share_frac"] == 0.5
+
+    def test_disjoint_findings_stay_apart_the_larger_first(self) -> None:
+        apart = merge_claims([finding("a", (0, 100)), finding("b", (100, 400)), finding("c", (1500, 1600))], STEPS)
+        assert [claim["rules"] for claim in apart] == [["b"], ["a"], ["c"]]
+
+    def test_overlap_is_transitive(self) -> None:
+        chain = [finding("a", (0, 200)), finding("c", (300, 500)), finding("b", (100, 400))]
+        [claim] = merge_claims(chain, STEPS)
+        assert claim["rules"] == ["a", "b", "c"] and claim["saving_ns"] == 250
+
+    @given(
+        st.lists(
+            st.lists(st.tuples(st.integers(0, 1999), st.integers(1, 300)), min_size=1, max_size=4),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def test_the_joint_saving_is_the_measure_of_the_union(self, claims: list[list[tuple[int, int]]]) -> None:
+        found = [
+            finding(f"r{n}", *((start, min(2000, start + size)) for start, size in spans))
+            for n, spans in enumerate(claims)
+        ]
+        merged = merge_claims(found, STEPS)
+        union = Intervals.none()
+        for one in found:
+            union = union | one.claims
+        assert sum(claim["share_frac"] for claim in merged) == pytest.approx(union.measure_ns / 2000)
+        assert sum(claim["saving_ns"] for claim in merged) <= STEPS.mean_ns
+        for claim in merged:
+            assert 0 <= claim["low_ns"] <= claim["saving_ns"] <= claim["high_ns"] <= STEPS.mean_ns
+
+
+class TestDistortion:
+    def test_the_added_time_may_sit_anywhere(self) -> None:
+        told = undistort(finding("a", (0, 1200), low=1000, high=1400), traced_ns=1000, untraced_ns=800)
+        assert (told.saving.value, told.saving.low, told.saving.high) == (480, 300, 700)
+        assert told.share_frac == 0.6, "the share of the step stays"
+        assert "25.0 %" in told.evidence[-1]["text"]
+
+    @pytest.mark.parametrize("untraced", [None, 0, 1000, 1500])
+    def test_nothing_to_correct(self, untraced: int | None) -> None:
+        one = finding("a", (0, 1200))
+        assert undistort(one, traced_ns=1000, untraced_ns=untraced) is one
+
+    @given(st.integers(1, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 1000))
+    def test_never_more_than_the_real_step(self, value: int, low: int, more: int, untraced: int) -> None:
+        saving = Saving(value=value, low=min(low, value), high=min(1000, value + more))
+        told = undistort(replace(finding("a", (0, 1)), saving=saving), traced_ns=1000, untraced_ns=untraced).saving
+        assert 0 <= told.low <= told.value <= told.high <= max(untraced, 1000 if untraced >= 1000 else untraced)
+
+    def test_claims_are_in_unrecorded_steps_too(self) -> None:
+        trace = traces.open(RECORDED / "starved.json.gz")
+        plain = judge_trace(trace)
+        half = plain.summary["step_ns"]["mean"] // 2
+        told = judge_trace(trace, untraced_step_ns=half)
+        [before], [after] = plain.summary["claims"], told.summary["claims"]
+        assert after["share_frac"] == before["share_frac"]
+        assert after["saving_ns"] == told.findings[0].saving.value == pytest.approx(before["saving_ns"] / 2, abs=2)
+        assert after["high_frac"] <= 1
+
+
+def counted(*spans: tuple[int, int], first: int | None = None) -> list[Counted]:
+    """Buckets of (steps, end of the last one); `first`: end of the first step ever, told by every bucket."""
+    starts = [0, *(last for _, last in spans)]
+    return [Counted(start, steps, first, last) for start, (steps, last) in zip(starts, spans, strict=False)]
+
+
+class TestPace:
+    def test_the_median_step_outside_of_recordings(self) -> None:
+        steady = counted(*((2, t + 8) for t in range(0, 100, 10)))
+        assert median_step(steady, []) == 5
+        slow = counted(*((1 if 40 <= t < 70 else 2, t + 8) for t in range(0, 100, 10)))
+        assert median_step(slow, [(41, 69)]) == 5
+        assert median_step(slow[:5], [(41, 69)], min_steps=6) == 5
+
+    def test_steps_that_touch_a_recording_do_not_count(self) -> None:
+        assert median_step(counted((5, 100), (20, 200)), [(150, 160)]) is None
+        assert median_step(counted((5, 100), (20, 200)), [(200, 210)]) == 5
+
+    def test_the_first_bucket_begins_with_the_first_step(self) -> None:
+        assert median_step(counted((21, 300), first=100), []) == 10
+        assert median_step(counted((21, 300), (20, 500), first=-7), []) == 10, "the first step was long ago"
+
+    def test_a_stall_does_not_move_it(self) -> None:
+        assert median_step(counted(*((2, t + 8) for t in range(0, 100, 10)), (2, 508)), []) == 5
+
+    def test_too_few_steps_say_nothing(self) -> None:
+        assert median_step(counted((2, 8), (2, 18)), []) is None
+        assert median_step([Counted(0, 20, None, None)] * 3, []) is None
+
+
+class TestRanks:
+    def test_the_same_defect_on_all_ranks_is_told_once(self) -> None:
+        said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
+        worse = replace(
+            said, findings=[replace(said.findings[0], saving=Saving(value=10**9, low=0, high=10**9), share_frac=1.0)]
+        )
+        ranks = [RankVerdict(rank=rank, source=f"r{rank}", verdict=worse if rank == 2 else said) for rank in range(4)]
+        [(found, worst)] = merge_ranks(ranks)
+        assert (found.saving.value, worst.rank) == (10**9, 2)
+        assert "4 of 4 ranks (0, 1, 2, 3)" in found.evidence[-1]["text"]
+
+    def test_one_rank_needs_no_remark(self) -> None:
+        said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
+        [(found, _)] = merge_ranks([RankVerdict(rank=0, source="r0", verdict=said)])
+        assert found is said.findings[0]
+
+    def test_other_places_are_other_findings(self) -> None:
+        said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
+        elsewhere = replace(said, findings=[replace(said.findings[0], place="other.py:1 (f)")])
+        merged = merge_ranks(
+            [RankVerdict(rank=0, source="a", verdict=said), RankVerdict(rank=1, source="b", verdict=elsewhere)]
+        )
+        assert len(merged) == 2
