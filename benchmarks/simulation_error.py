@@ -22,10 +22,7 @@ from rich.table import Table
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.simulation.dependency_graph import (
-    MAX_ERROR_FRAC,
-    DependencyGraph,
-)
+from tightship_analyzers.facts.simulation.dependency_graph import MAX_ERROR_FRAC, DependencyGraph
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.graph.build import build
 from tightship_analyzers.graph.model import Edge, Graph

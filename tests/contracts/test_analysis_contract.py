@@ -19,14 +19,7 @@ from tightship_analyzers.rules.runs.device_held_idle import RULE as HELD_IDLE
 from tightship_platform import captures, ingest
 from tightship_platform.captures.artifact_store import ArtifactStore
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import (
-    Capture,
-    Finding,
-    Opportunity,
-    Run,
-    RunAccount,
-    Trace,
-)
+from tightship_platform.database.models import Capture, Finding, Opportunity, Run, RunAccount, Trace
 from tightship_platform.errors import NotFound
 from tightship_platform.queries import findings, opportunities, runs
 from tightship_platform.units import now_ns

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_platform.captures.artifact_store import (
-    CHUNK_BYTES,
-    ArtifactStore,
-    open_artifacts,
-    trace_key,
-)
+from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, open_artifacts, trace_key
 from tightship_platform.errors import Invalid, NotFound, TooLarge
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S as S

@@ -6,19 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records import (
-    CPU,
-    GPU,
-    MIN,
-    T0,
-    S,
-    batch,
-    beat,
-    ended,
-    held,
-    live,
-    started,
-)
+from records import CPU, GPU, MIN, T0, S, batch, beat, ended, held, live, started
 from sqlalchemy import select
 
 from tightship_platform import ingest

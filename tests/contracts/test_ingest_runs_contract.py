@@ -5,34 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from records import (
-    CPU,
-    GPU,
-    MIN,
-    T0,
-    S,
-    batch,
-    beat,
-    ended,
-    live,
-    run_samples,
-    samples,
-    started,
-    steps,
-)
+from records import CPU, GPU, MIN, T0, S, batch, beat, ended, live, run_samples, samples, started, steps
 from sqlalchemy import select
 
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import (
-    Base,
-    Device,
-    Host,
-    Run,
-    RunSample,
-    StepStat,
-    Workflow,
-)
+from tightship_platform.database.models import Base, Device, Host, Run, RunSample, StepStat, Workflow
 from tightship_platform.errors import Invalid
 from tightship_platform.queries import hosts, runs
 from tightship_platform.wire import ERROR_MAX, DeviceRecord, SourceState

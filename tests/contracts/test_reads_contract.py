@@ -34,24 +34,9 @@ from sqlalchemy.orm import Session
 from tightship_platform import captures as capture_flow
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import (
-    Finding,
-    Opportunity,
-    Run,
-    RunAccount,
-    Trace,
-    Workflow,
-)
+from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.queries import (
-    captures,
-    findings,
-    fleet,
-    opportunities,
-    runs,
-    timeline,
-    workflows,
-)
+from tightship_platform.queries import captures, findings, fleet, opportunities, runs, timeline, workflows
 from tightship_platform.queries.allocations import union
 from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket

@@ -33,16 +33,7 @@ from tightship_platform import ingest
 from tightship_platform.captures import files
 from tightship_platform.database import partitions
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import (
-    HostSample,
-    RemovedDay,
-    Rollup,
-    Run,
-    RunSample,
-    Sample,
-    StepStat,
-    Trace,
-)
+from tightship_platform.database.models import HostSample, RemovedDay, Rollup, Run, RunSample, Sample, StepStat, Trace
 from tightship_platform.queries import captures
 from tightship_platform.queries.timeline import run_timeline
 from tightship_platform.samples import retention, rollups

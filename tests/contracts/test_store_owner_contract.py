@@ -21,11 +21,7 @@ from sqlalchemy import select
 from tightship_platform import ingest
 from tightship_platform.captures import files as trace_files
 from tightship_platform.captures import store_owner
-from tightship_platform.captures.artifact_store import (
-    ArtifactStore,
-    open_artifacts,
-    trace_key,
-)
+from tightship_platform.captures.artifact_store import ArtifactStore, open_artifacts, trace_key
 from tightship_platform.cli import root
 from tightship_platform.database.engine import Database, open_database, upgrade
 from tightship_platform.database.models import Installation

@@ -6,12 +6,7 @@ import random
 
 from injection.trial import Outcome
 
-from tightship_analyzers.facts.run.held_idle import (
-    MAX_ACTIVITY_FRAC,
-    MINUTE_NS,
-    DeviceMinute,
-    RunHistory,
-)
+from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, DeviceMinute, RunHistory
 from tightship_analyzers.findings.model import NotApplicable
 from tightship_analyzers.rules.runs.device_held_idle import RULE
 

@@ -15,12 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tightship_collectors.jobs.control_file import (
-    Flag,
-    arm_capture,
-    rank_path,
-    read_rank_file,
-)
+from tightship_collectors.jobs.control_file import Flag, arm_capture, rank_path, read_rank_file
 
 REFUSED_NS = 2_000_000_000
 _HEAD = struct.Struct("<Q32s")

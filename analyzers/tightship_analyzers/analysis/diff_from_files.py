@@ -12,13 +12,7 @@ from tightship_analyzers.analysis.sources import open_source
 from tightship_analyzers.analysis.step_account import StepAccount
 from tightship_analyzers.analysis.summary import uncovered
 from tightship_analyzers.metrics.step_filter import without_last_step
-from tightship_analyzers.metrics.trace_diff import (
-    DiffRow,
-    Total,
-    TraceDiff,
-    TraceTotals,
-    trace_diff,
-)
+from tightship_analyzers.metrics.trace_diff import DiffRow, Total, TraceDiff, TraceTotals, trace_diff
 from tightship_platform.errors import TightshipError
 from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.text import shown

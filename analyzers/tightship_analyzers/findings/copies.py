@@ -10,15 +10,7 @@ from tightship_analyzers.facts.blocking.copies import BlockingCopies
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.places import Places
-from tightship_analyzers.findings.claim import (
-    Where,
-    claim,
-    gone,
-    is_worth,
-    time_of,
-    waits_for_workers,
-    within_window,
-)
+from tightship_analyzers.findings.claim import Where, claim, gone, is_worth, time_of, waits_for_workers, within_window
 from tightship_analyzers.findings.evidence import Evidence, fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits, Float64s

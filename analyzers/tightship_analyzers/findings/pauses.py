@@ -13,14 +13,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    Where,
-    claim,
-    in_window,
-    is_worth,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, time_of, within_window
 from tightship_analyzers.findings.evidence import Evidence, fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits

@@ -11,15 +11,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from tightship_analyzers.facts.run.held_idle import MINUTE_NS, DeviceMinute, RunHistory
 from tightship_analyzers.facts.run.memory import NEAR_FRAC, DeviceMemory, RunEnd
 from tightship_analyzers.fleet.account import Phases
-from tightship_platform.database.models import (
-    Device,
-    Host,
-    Run,
-    RunAccount,
-    RunSample,
-    Sample,
-    StepStat,
-)
+from tightship_platform.database.models import Device, Host, Run, RunAccount, RunSample, Sample, StepStat
 from tightship_platform.queries.allocations import held_intervals
 from tightship_platform.vocabulary import DeviceKind, RunState
 

@@ -21,14 +21,7 @@ from tightship_analyzers.fleet.opportunities import (
     middle_ns,
     rank_workflow,
 )
-from tightship_platform.database.models import (
-    Finding,
-    Opportunity,
-    Run,
-    RunAccount,
-    Trace,
-    Workflow,
-)
+from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import OpportunityState
 

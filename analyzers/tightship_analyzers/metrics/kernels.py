@@ -9,13 +9,7 @@ import numpy as np
 
 from tightship_analyzers.metrics.device_events import NO_DEVICE_EVENTS
 from tightship_analyzers.metrics.duration_stats import DurationStats, grouped
-from tightship_analyzers.metrics.kernel_classes import (
-    KernelClass,
-    KernelClasses,
-    Scheme,
-    class_time,
-    kernel_classes,
-)
+from tightship_analyzers.metrics.kernel_classes import KernelClass, KernelClasses, Scheme, class_time, kernel_classes
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace

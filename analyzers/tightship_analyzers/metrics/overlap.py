@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tightship_analyzers.metrics.device_events import NO_DEVICE_EVENTS
-from tightship_analyzers.metrics.kernel_classes import (
-    KernelClass,
-    KernelClasses,
-    Scheme,
-    class_time,
-)
+from tightship_analyzers.metrics.kernel_classes import KernelClass, KernelClasses, Scheme, class_time
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.results.not_applicable import NotApplicable
 

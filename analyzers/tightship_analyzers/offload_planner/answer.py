@@ -17,12 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import IO, Any
 
-from tightship_analyzers.offload_planner.assumed import (
-    ASSUMED_SPREAD_FRAC,
-    NOTE,
-    assumed_hardware,
-    on_device,
-)
+from tightship_analyzers.offload_planner.assumed import ASSUMED_SPREAD_FRAC, NOTE, assumed_hardware, on_device
 from tightship_analyzers.offload_planner.constraints import Wish
 from tightship_analyzers.offload_planner.fit import fit
 from tightship_analyzers.offload_planner.plans import rules_for

@@ -14,12 +14,7 @@ from typing import Any
 from tightship_analyzers.offload_planner.candidate import Candidate, links_of
 from tightship_analyzers.offload_planner.constraints import Wish, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import Option
-from tightship_analyzers.offload_planner.plans import (
-    Planned,
-    interval_of,
-    make_plan,
-    prediction_of,
-)
+from tightship_analyzers.offload_planner.plans import Planned, interval_of, make_plan, prediction_of
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_analyzers.offload_planner.tables import heading, option_row

@@ -13,13 +13,7 @@ from typing import Any
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
 from tightship_collectors.launch.environment import injected
 from tightship_offload.errors import PlanError
-from tightship_offload.plan.model import (
-    Dtype,
-    HardwareSpec,
-    ModelSpec,
-    Precision,
-    Recompute,
-)
+from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_platform.errors import TightshipError
 
 RECORD_MAX_BYTES = 8 * 2**20

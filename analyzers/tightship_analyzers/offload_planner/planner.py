@@ -14,12 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from tightship_analyzers.offload_planner.candidate import Candidate, links_of, spread_over
-from tightship_analyzers.offload_planner.constraints import (
-    Limits,
-    Wish,
-    limits_for,
-    shortfalls,
-)
+from tightship_analyzers.offload_planner.constraints import Limits, Wish, limits_for, shortfalls
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.refusal import refuse
 from tightship_analyzers.offload_planner.simulate import Result, simulate

@@ -20,15 +20,7 @@ import yaml
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.file import parse_mapping, read_mapping, write_text
 from tightship_offload.plan.model import HardwareSpec, ModelSpec, Precision, Recompute
-from tightship_offload.plan.schema import (
-    Line,
-    ListOf,
-    Nested,
-    Real,
-    Section,
-    Whole,
-    short,
-)
+from tightship_offload.plan.schema import Line, ListOf, Nested, Real, Section, Whole, short
 
 VERSION = 1
 NS_MAX = 2**55

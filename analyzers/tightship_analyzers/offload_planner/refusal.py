@@ -7,12 +7,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from tightship_analyzers.offload_planner.candidate import Candidate
-from tightship_analyzers.offload_planner.constraints import (
-    Limits,
-    Shortfall,
-    Wish,
-    shortfalls,
-)
+from tightship_analyzers.offload_planner.constraints import Limits, Shortfall, Wish, shortfalls
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.model import HardwareSpec, Recompute

@@ -14,22 +14,8 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 
-from tightship_analyzers.offload_planner.schedule import (
-    GRADIENTS_IN_FLIGHT,
-    Choice,
-    Kind,
-    Links,
-    Op,
-    Work,
-    operations,
-)
-from tightship_offload.plan.model import (
-    Bottleneck,
-    Clipping,
-    Placement,
-    UpdateOrder,
-    UpdateStart,
-)
+from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, Choice, Kind, Links, Op, Work, operations
+from tightship_offload.plan.model import Bottleneck, Clipping, Placement, UpdateOrder, UpdateStart
 
 NS = 1_000_000_000
 MOST_STEPS = 8

@@ -29,12 +29,7 @@ from tightship_analyzers.report.sentences import (
     unclaimed_words,
     uncovered_words,
 )
-from tightship_analyzers.report.terminal_parts import (
-    print_across,
-    print_facts,
-    print_idle,
-    print_roofline,
-)
+from tightship_analyzers.report.terminal_parts import print_across, print_facts, print_idle, print_roofline
 from tightship_analyzers.rules.pages import page_text
 from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Bucket

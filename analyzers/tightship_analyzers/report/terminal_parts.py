@@ -12,13 +12,7 @@ from rich.text import Text
 from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
 from tightship_analyzers.analysis.rank_analysis import FactCost
 from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
-from tightship_analyzers.report.sentences import (
-    chain_words,
-    graph_words,
-    idle_rows,
-    least_productive,
-    rates_of,
-)
+from tightship_analyzers.report.sentences import chain_words, graph_words, idle_rows, least_productive, rates_of
 from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.text import label
 from tightship_platform.units import format_frac, format_ns, plural

@@ -46,11 +46,7 @@ from tightship_analyzers.rules.memory import (
     synchronous_copy,
     zero_grad_memset,
 )
-from tightship_analyzers.rules.runs import (
-    device_held_idle,
-    model_near_memory_limit,
-    out_of_memory_run,
-)
+from tightship_analyzers.rules.runs import device_held_idle, model_near_memory_limit, out_of_memory_run
 from tightship_platform.errors import NotFound
 
 GROUPS: dict[str, tuple[Rule, ...]] = {

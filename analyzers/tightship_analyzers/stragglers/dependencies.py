@@ -26,12 +26,7 @@ from dataclasses import dataclass
 
 from tightship_analyzers.stragglers.grid import OpGrid
 from tightship_analyzers.stragglers.pipeline import StageOrder, transfers
-from tightship_analyzers.trace.op_table.op_types import (
-    COMPUTES,
-    DATA_PARALLEL,
-    POINT_TO_POINT,
-    OpType,
-)
+from tightship_analyzers.trace.op_table.op_types import COMPUTES, DATA_PARALLEL, POINT_TO_POINT, OpType
 from tightship_analyzers.trace.op_table.table import OpTableError
 
 

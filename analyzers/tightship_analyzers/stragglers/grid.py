@@ -14,14 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tightship_analyzers.trace.op_table.op_types import OpType
-from tightship_analyzers.trace.op_table.table import (
-    DEFAULT_LIMITS,
-    Int8s,
-    Int64s,
-    Limits,
-    OpTable,
-    OpTableError,
-)
+from tightship_analyzers.trace.op_table.table import DEFAULT_LIMITS, Int8s, Int64s, Limits, OpTable, OpTableError
 from tightship_platform.units import plural
 
 

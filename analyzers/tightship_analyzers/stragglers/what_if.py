@@ -31,12 +31,7 @@ from tightship_analyzers.stragglers.dependencies import dependencies
 from tightship_analyzers.stragglers.grid import OpGrid, Worker, op_grid
 from tightship_analyzers.stragglers.replay import Bools, Float64s, Replay
 from tightship_analyzers.trace.op_table.op_types import COMMUNICATES, OpType, family
-from tightship_analyzers.trace.op_table.table import (
-    DEFAULT_LIMITS,
-    Limits,
-    OpTable,
-    OpTableError,
-)
+from tightship_analyzers.trace.op_table.table import DEFAULT_LIMITS, Limits, OpTable, OpTableError
 
 WORST_WORKERS_FRAC = 0.03
 """Of the workers, rounded up: the few that a broken machine would account for; source: equation 5."""

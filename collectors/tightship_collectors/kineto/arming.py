@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tightship_collectors.jobs.live_run import RankView
-from tightship_collectors.kineto.config import (
-    TICK_NS,
-    choose_common_start_ns,
-    choose_start_ns,
-    render,
-)
+from tightship_collectors.kineto.config import TICK_NS, choose_common_start_ns, choose_start_ns, render
 from tightship_collectors.kineto.manifest import Manifest
 from tightship_collectors.kineto.service import Compose, KinetoService
 from tightship_platform.units import NS_PER_S

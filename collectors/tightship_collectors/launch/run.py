@@ -17,12 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tightship_collectors.jobs.run_directory import (
-    RunDir,
-    live_run_dir,
-    read_user_conf,
-    remove_stale,
-)
+from tightship_collectors.jobs.run_directory import RunDir, live_run_dir, read_user_conf, remove_stale
 from tightship_collectors.launch import naming
 from tightship_collectors.launch.child import CannotStart, Child
 from tightship_collectors.launch.delivery import Delivery

@@ -7,14 +7,10 @@ from typing import Any
 from dash import html
 
 from tightship_dashboard.figures.elements import Node, link
-from tightship_dashboard.figures.palette import BUCKET_COLOUR, BUCKET_MEANING
+from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_platform.results.run_account import (
-    BUCKET_LABEL,
-    as_bucket,
-    is_untold,
-    losses,
-)
+from tightship_dashboard.sentences.buckets import BUCKET_MEANING
+from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, is_untold, losses
 from tightship_platform.vocabulary import Bucket
 
 UNTOLD = "No trace tells how much of it did work."

@@ -26,14 +26,7 @@ from tightship_dashboard.figures.elements import (
     state_word,
     time_of,
 )
-from tightship_dashboard.pages.live import (
-    CALM_EVERY,
-    LIVE_MS,
-    changed,
-    changed_rows,
-    digests,
-    row_digests,
-)
+from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt

@@ -12,13 +12,7 @@ from dash.exceptions import PreventUpdate
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.account import UNTOLD
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
-from tightship_dashboard.pages.live import (
-    LIVE_MS,
-    changed,
-    changed_rows,
-    digests,
-    row_digests,
-)
+from tightship_dashboard.pages.live import LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
@@ -26,13 +20,7 @@ from tightship_dashboard.sentences.links import Answer, run_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
-from tightship_platform.results.run_account import (
-    BUCKET_LABEL,
-    awaits_account,
-    is_untold,
-    largest_loss,
-    listed_account,
-)
+from tightship_platform.results.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
 from tightship_platform.units import NS_PER_MS
 from tightship_platform.vocabulary import Bucket, RunState
 

@@ -9,22 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tightship_dashboard.figures.palette import BUCKET_CLAUSE
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.links import (
-    Answer,
-    Link,
-    Part,
-    finding_href,
-    runs_href,
-)
+from tightship_dashboard.sentences.buckets import BUCKET_CLAUSE
+from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, runs_href
 from tightship_platform.queries.fleet import NO_TEAM
-from tightship_platform.results.run_account import (
-    as_bucket,
-    counted_until_ns,
-    is_untold,
-    losses,
-)
+from tightship_platform.results.run_account import as_bucket, counted_until_ns, is_untold, losses
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
 

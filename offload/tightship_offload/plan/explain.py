@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from tightship_offload.plan.model import (
-    Bottleneck,
-    Clipping,
-    Plan,
-    Prediction,
-    Recompute,
-    UpdateOrder,
-    UpdateStart,
-)
+from tightship_offload.plan.model import Bottleneck, Clipping, Plan, Prediction, Recompute, UpdateOrder, UpdateStart
 
 _WAITS = {
     Bottleneck.H2D: "weights on their way to the device",

@@ -17,14 +17,7 @@ from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.cuda import CudaBackend
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan.file import read_plan
-from tightship_offload.plan.model import (
-    Clipping,
-    ModelSpec,
-    Plan,
-    UpdateStart,
-    fingerprint,
-    model_differences,
-)
+from tightship_offload.plan.model import Clipping, ModelSpec, Plan, UpdateStart, fingerprint, model_differences
 from tightship_offload.runtime.blocks import Block, find_blocks
 from tightship_offload.runtime.early_updates import EarlyUpdates
 from tightship_offload.runtime.engine import Engine, has_engine

@@ -20,14 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from tightship_platform.api.auth import (
-    LOOPBACK,
-    Access,
-    Caller,
-    is_loopback,
-    require,
-    set_caller,
-)
+from tightship_platform.api.auth import LOOPBACK, Access, Caller, is_loopback, require, set_caller
 from tightship_platform.api.errors import as_response, database_trouble, line
 from tightship_platform.client import API
 from tightship_platform.errors import Forbidden, TightshipError, Unauthorized

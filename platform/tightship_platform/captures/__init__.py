@@ -8,12 +8,7 @@ upload and tells `trace_stored` after it; the worker brackets its work with `sta
 `sweep` runs every few seconds and ends or revives what got stuck.
 """
 
-from tightship_platform.captures.analysis import (
-    analyzed,
-    fail,
-    renew_analysis,
-    start_analysis,
-)
+from tightship_platform.captures.analysis import analyzed, fail, renew_analysis, start_analysis
 from tightship_platform.captures.leases import lease, report
 from tightship_platform.captures.requests import request, resolve_run
 from tightship_platform.captures.schedules import request_scheduled_captures, set_schedule

@@ -23,14 +23,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, not_, or_, select, update
 from sqlalchemy.orm import Session
 
-from tightship_platform import captures as capture_flow
-from tightship_platform.captures import StoredTrace, store_owner
-from tightship_platform.captures.artifact_store import (
-    PARTIAL,
-    TRACES,
-    ArtifactStore,
-    Stored,
-)
+from tightship_platform.captures import store_owner
+from tightship_platform.captures.artifact_store import PARTIAL, TRACES, ArtifactStore, Stored
+from tightship_platform.captures.transitions import lock
+from tightship_platform.captures.uploads import StoredTrace, trace_stored
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Run, Trace
 from tightship_platform.errors import Conflict, NotFound
@@ -88,13 +84,13 @@ def record(
 ) -> StoredTrace:
     """Write the row of a file that was just stored, and complete the capture with its last one.
 
-    :raises TightshipError: as `capture_flow.trace_stored`.
+    :raises TightshipError: as `uploads.trace_stored`.
     :raises Conflict: the file is not there any more; the sender has to send it again.
     """
-    capture_flow.lock(session, key)
+    lock(session, key)
     if store.size(stored.key) is None:
         raise Conflict(f"The file of rank {rank} of capture {key} was removed before it was recorded; send it again")
-    return capture_flow.trace_stored(
+    return trace_stored(
         session,
         key,
         rank=rank,
@@ -221,7 +217,7 @@ def _is_settled(store: ArtifactStore, file: str, now: int) -> bool:
 def _remove_unnamed(database: Database, store: ArtifactStore, file: str, removed: Removed) -> None:
     with database.session() as session:
         try:
-            capture_flow.lock(session, file.split("/")[2])
+            lock(session, file.split("/")[2])
         except NotFound:  # its run was deleted since: nothing says any more that the file is ours
             return
         if session.scalar(select(Trace.id).where(Trace.url == file, Trace.removed_ns.is_(None))) is None:

@@ -9,13 +9,7 @@ from typing import Any
 
 import click
 
-from tightship_platform.results.run_account import (
-    BUCKET_LABEL,
-    awaits_account,
-    is_untold,
-    largest_loss,
-    listed_account,
-)
+from tightship_platform.results.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
 from tightship_platform.settings import load_settings
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, CaptureState, RunState

@@ -17,13 +17,7 @@ from tightship_platform.ingest.inventory import checked_devices, put_devices, pu
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import counted_steps, put_steps
 from tightship_platform.samples import rollups
-from tightship_platform.samples.retention import (
-    DAY_NS,
-    day_of,
-    is_removed,
-    is_too_old,
-    removed_days,
-)
+from tightship_platform.samples.retention import DAY_NS, day_of, is_removed, is_too_old, removed_days
 from tightship_platform.units import now_ns
 from tightship_platform.wire import AllocationRecord, Batch, StepRecord
 

@@ -9,14 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database.models import (
-    Allocation,
-    Device,
-    Host,
-    Run,
-    RunAccount,
-    Workflow,
-)
+from tightship_platform.database.models import Allocation, Device, Host, Run, RunAccount, Workflow
 from tightship_platform.errors import Invalid, NotFound
 from tightship_platform.queries.allocations import held_intervals, held_ns
 from tightship_platform.queries.offload import offload_of

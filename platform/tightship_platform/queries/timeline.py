@@ -9,16 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Select, func, literal_column, select
 from sqlalchemy.orm import Session
 
-from tightship_platform.database.models import (
-    Capture,
-    Device,
-    Host,
-    Rollup,
-    Run,
-    RunSample,
-    Sample,
-    StepStat,
-)
+from tightship_platform.database.models import Capture, Device, Host, Rollup, Run, RunSample, Sample, StepStat
 from tightship_platform.errors import Invalid
 from tightship_platform.queries.allocations import held_intervals
 from tightship_platform.queries.runs import find_run

@@ -23,15 +23,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database import partitions
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import (
-    HostSample,
-    RemovedDay,
-    Rollup,
-    Run,
-    RunSample,
-    Sample,
-    StepStat,
-)
+from tightship_platform.database.models import HostSample, RemovedDay, Rollup, Run, RunSample, Sample, StepStat
 from tightship_platform.samples import rollups
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState

@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightship_analyzers.fleet.opportunities import (
-    Claim,
-    FindingText,
-    RunEvidence,
-    SampleSaving,
-    rank_workflow,
-)
+from tightship_analyzers.fleet.opportunities import Claim, FindingText, RunEvidence, SampleSaving, rank_workflow
 from tightship_platform.vocabulary import Method
 
 HOUR = 3600 * 10**9

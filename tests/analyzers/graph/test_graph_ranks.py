@@ -12,10 +12,7 @@ from made_trace import ORIGIN_NS
 from reference_data import TRACES
 
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.simulation.dependency_graph import (
-    MAX_ERROR_FRAC,
-    DependencyGraph,
-)
+from tightship_analyzers.facts.simulation.dependency_graph import MAX_ERROR_FRAC, DependencyGraph
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.graph.ranks import Ranks

@@ -13,10 +13,7 @@ from reference_data import TRACES, trace_paths
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.simulation.dependency_graph import (
-    MAX_ERROR_FRAC,
-    DependencyGraph,
-)
+from tightship_analyzers.facts.simulation.dependency_graph import MAX_ERROR_FRAC, DependencyGraph
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.graph.critical_path import critical_paths
 from tightship_analyzers.graph.model import Edge

@@ -11,10 +11,7 @@ from device_program import Command, Kernel, Recorded, Sync, Think, changed, run
 
 from tightship_analyzers.analysis.judge import judge_facts
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.simulation.dependency_graph import (
-    MAX_ANCHORED_FRAC,
-    DependencyGraph,
-)
+from tightship_analyzers.facts.simulation.dependency_graph import MAX_ANCHORED_FRAC, DependencyGraph
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.findings.savings import saving_without, simulated

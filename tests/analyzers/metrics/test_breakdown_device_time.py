@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from tightship_analyzers.metrics.duration_stats import DurationStats, grouped
 from tightship_analyzers.metrics.idle import KERNEL_WAIT_NS, IdleKind, idle_by_stream
-from tightship_analyzers.metrics.kernel_classes import (
-    Evidence,
-    KernelClass,
-    Scheme,
-    kernel_classes,
-)
+from tightship_analyzers.metrics.kernel_classes import Evidence, KernelClass, Scheme, kernel_classes
 from tightship_analyzers.metrics.kernels import kernel_names, kernel_types
 from tightship_analyzers.metrics.launching_ops import innermost
 from tightship_analyzers.metrics.overlap import overlap

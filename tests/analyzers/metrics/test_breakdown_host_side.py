@@ -13,14 +13,7 @@ from tightship_analyzers.metrics.memory import memory_timeline
 from tightship_analyzers.metrics.sequences import kernel_sequences
 from tightship_analyzers.metrics.step_filter import last_step, without_last_step
 from tightship_analyzers.metrics.steps import step_count, steps
-from tightship_analyzers.metrics.trace_diff import (
-    Change,
-    Part,
-    Total,
-    TraceDiff,
-    TraceTotals,
-    trace_diff,
-)
+from tightship_analyzers.metrics.trace_diff import Change, Part, Total, TraceDiff, TraceTotals, trace_diff
 from tightship_analyzers.metrics.user_annotations import annotation_times
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.results.not_applicable import NotApplicable

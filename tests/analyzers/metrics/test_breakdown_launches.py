@@ -9,13 +9,7 @@ import pytest
 from device_trace import DeviceTrace, moment
 
 from tightship_analyzers.metrics.copies import Copies, copies, copy_type
-from tightship_analyzers.metrics.launches import (
-    LONG_CALL_NS,
-    LONG_DELAY_NS,
-    SHORT_NS,
-    launch_pairs,
-    launch_stats,
-)
+from tightship_analyzers.metrics.launches import LONG_CALL_NS, LONG_DELAY_NS, SHORT_NS, launch_pairs, launch_stats
 from tightship_analyzers.metrics.queue_length import queue_length
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.results.not_applicable import NotApplicable

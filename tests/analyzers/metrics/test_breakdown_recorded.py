@@ -19,14 +19,7 @@ from tightship_analyzers import trace as traces
 from tightship_analyzers.metrics.queue_length import queue_length
 from tightship_analyzers.metrics.sequences import kernel_sequences
 from tightship_analyzers.metrics.step_filter import without_last_step
-from tightship_analyzers.metrics.trace_diff import (
-    MODULE,
-    Change,
-    Part,
-    Total,
-    TraceTotals,
-    trace_diff,
-)
+from tightship_analyzers.metrics.trace_diff import MODULE, Change, Part, Total, TraceTotals, trace_diff
 from tightship_analyzers.metrics.user_annotations import annotation_times
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.results.not_applicable import NotApplicable

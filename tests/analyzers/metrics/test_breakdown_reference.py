@@ -17,12 +17,7 @@ from reference_data import TRACES, exact_figures, peer_figures
 from tightship_analyzers import trace as traces
 from tightship_analyzers.metrics.copies import Copies, copies
 from tightship_analyzers.metrics.idle import idle_by_stream
-from tightship_analyzers.metrics.kernel_classes import (
-    Evidence,
-    KernelClass,
-    Scheme,
-    kernel_classes,
-)
+from tightship_analyzers.metrics.kernel_classes import Evidence, KernelClass, Scheme, kernel_classes
 from tightship_analyzers.metrics.kernels import kernel_names, kernel_types
 from tightship_analyzers.metrics.launches import launch_stats
 from tightship_analyzers.metrics.overlap import overlap

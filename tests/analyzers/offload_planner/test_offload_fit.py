@@ -28,13 +28,7 @@ from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Ques
 from tightship_analyzers.offload_planner.requests import Desk, Standing
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan.file import parse_plan
-from tightship_offload.plan.model import (
-    Dtype,
-    HardwareSpec,
-    ModelSpec,
-    Precision,
-    Recompute,
-)
+from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_platform.errors import Conflict
 
 MIB = 2**20

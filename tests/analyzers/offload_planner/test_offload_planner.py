@@ -10,26 +10,13 @@ from dataclasses import replace
 import pytest
 
 from tightship_analyzers.offload_planner.candidate import Candidate, Rules, links_of
-from tightship_analyzers.offload_planner.constraints import (
-    Limits,
-    Wish,
-    limits_for,
-    shortfalls,
-)
+from tightship_analyzers.offload_planner.constraints import Limits, Wish, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import search
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.host_limits import HostLimits
-from tightship_offload.plan.model import (
-    Clipping,
-    Dtype,
-    HardwareSpec,
-    ModelSpec,
-    Precision,
-    Recompute,
-    UpdateStart,
-)
+from tightship_offload.plan.model import Clipping, Dtype, HardwareSpec, ModelSpec, Precision, Recompute, UpdateStart
 
 MIB = 2**20
 SEED = int(os.environ.get("TIGHTSHIP_TEST_SEED", "20261120"))

@@ -10,13 +10,7 @@ import pytest
 
 from tightship_analyzers.offload_planner.schedule import Choice, LayerWork, Links, Work, operations
 from tightship_analyzers.offload_planner.simulate import simulate
-from tightship_offload.plan.model import (
-    Bottleneck,
-    Clipping,
-    Placement,
-    UpdateOrder,
-    UpdateStart,
-)
+from tightship_offload.plan.model import Bottleneck, Clipping, Placement, UpdateOrder, UpdateStart
 
 SEED = int(os.environ.get("TIGHTSHIP_TEST_SEED", "20261120"))
 LINKS = Links(h2d=10**9, d2h=10**9, h2d_duplex=10**9, d2h_duplex=10**9)

@@ -15,12 +15,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.findings.evidence import MAX_SPANS
 from tightship_analyzers.findings.model import Failed, Finding
 from tightship_analyzers.rules.catalogue import RULES, SAMPLE_RULES, TRACE_RULES
-from tightship_analyzers.rules.host import (
-    loop_indexing,
-    single_tensor_optimizer,
-    starved_input,
-    synchronous_checkpoint,
-)
+from tightship_analyzers.rules.host import loop_indexing, single_tensor_optimizer, starved_input, synchronous_checkpoint
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 FIXTURES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))

@@ -17,12 +17,7 @@ from launching import run_dirs, start
 from one_shot_daemon import OneShotDaemon, iterations, window
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors.jobs.control_file import (
-    CANCELLED,
-    OFF_EXITING,
-    rank_path,
-    read_rank_file,
-)
+from tightship_collectors.jobs.control_file import CANCELLED, OFF_EXITING, rank_path, read_rank_file
 
 pytestmark = pytest.mark.torch
 

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors.kineto.trace_file import (
-    EDGE_BYTES,
-    BadTrace,
-    open_trace,
-    pack,
-    remove_traces,
-    trace_size,
-)
+from tightship_collectors.kineto.trace_file import EDGE_BYTES, BadTrace, open_trace, pack, remove_traces, trace_size
 
 UID = os.getuid()
 HEAD = b'{\n "schemaVersion": 1,\n "trace_id": "c1-1-1",\n "traceEvents": ['

@@ -8,13 +8,14 @@ import math
 import pytest
 
 from tightship_dashboard.figures import palette
+from tightship_dashboard.sentences import buckets
 from tightship_platform.vocabulary import Bucket, CaptureState, RunState
 
 
 @pytest.mark.parametrize("bucket", Bucket)
 def test_every_bucket_is_described_and_readable_in_both_themes(bucket: Bucket) -> None:
-    assert palette.BUCKET_MEANING[bucket].endswith(".")
-    assert palette.BUCKET_CLAUSE[bucket]
+    assert buckets.BUCKET_MEANING[bucket].endswith(".")
+    assert buckets.BUCKET_CLAUSE[bucket]
     for paper in (palette.PAPER_LIGHT, palette.PAPER_DARK):
         assert palette.has_contrast(palette.BUCKET_COLOUR[bucket], paper), paper
 

@@ -6,13 +6,7 @@ from typing import Any
 
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences.formatting import NBSP
-from tightship_dashboard.sentences.links import (
-    Answer,
-    Link,
-    finding_href,
-    run_href,
-    runs_href,
-)
+from tightship_dashboard.sentences.links import Answer, Link, finding_href, run_href, runs_href
 from tightship_platform.queries.fleet import NO_TEAM
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 

@@ -18,15 +18,7 @@ from services import free_port
 from sqlalchemy import delete, select
 
 from tightship_platform.cli import root
-from tightship_platform.database.models import (
-    Capture,
-    Finding,
-    Opportunity,
-    Run,
-    RunAccount,
-    Trace,
-    Workflow,
-)
+from tightship_platform.database.models import Capture, Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound, SchemaMismatch, ServerUnreachable, TightshipError
 from tightship_platform.vocabulary import Bucket, CaptureState
 

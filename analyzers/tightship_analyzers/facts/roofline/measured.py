@@ -11,13 +11,7 @@ from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.program.op_shapes import OpShapes
-from tightship_analyzers.facts.roofline.work import (
-    CONVOLUTION_BACKWARD,
-    Family,
-    Work,
-    convolution_outputs,
-    work_of,
-)
+from tightship_analyzers.facts.roofline.work import CONVOLUTION_BACKWARD, Family, Work, convolution_outputs, work_of
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.hardware import Device
 from tightship_analyzers.trace.columns import EventKind

@@ -13,14 +13,7 @@ from tightship_analyzers.report.html.figures import (
     roofline_section,
 )
 from tightship_analyzers.report.html.findings import findings_section
-from tightship_analyzers.report.html.markup import (
-    Content,
-    Markup,
-    bar,
-    element,
-    table,
-    text,
-)
+from tightship_analyzers.report.html.markup import Content, Markup, bar, element, table, text
 from tightship_analyzers.report.sentences import (
     device_of,
     devices_differ,

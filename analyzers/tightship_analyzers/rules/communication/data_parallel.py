@@ -35,22 +35,9 @@ from tightship_analyzers.facts.activity.device_busy import DeviceBusy, DeviceGap
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    Where,
-    claim,
-    is_worth,
-    share_of,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import (
-    NOISE_FRAC,
-    Judgement,
-    NotApplicable,
-    Rule,
-    Scope,
-)
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import plural
 

@@ -38,22 +38,9 @@ from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    Where,
-    claim,
-    is_worth,
-    share_of,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import (
-    NOISE_FRAC,
-    Judgement,
-    NotApplicable,
-    Rule,
-    Scope,
-)
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.findings.pauses import Pauses
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals

@@ -38,14 +38,7 @@ why. 2 % of the step is where noise ends.
 from __future__ import annotations
 
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import (
-    Finding,
-    Judgement,
-    NotApplicable,
-    Rule,
-    Saving,
-    Scope,
-)
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_analyzers.ranks.rank_comparison import SideBySide
 from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
 from tightship_platform.text import shown

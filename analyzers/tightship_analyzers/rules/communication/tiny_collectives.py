@@ -38,15 +38,7 @@ import numpy as np
 from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import (
-    claim,
-    dearest,
-    in_window,
-    is_worth,
-    share_of,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import claim, dearest, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits

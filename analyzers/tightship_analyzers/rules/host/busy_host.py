@@ -60,23 +60,9 @@ from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    Where,
-    claim,
-    in_window,
-    is_worth,
-    share_of,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import (
-    Finding,
-    Judgement,
-    NotApplicable,
-    Rule,
-    Scope,
-)
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation

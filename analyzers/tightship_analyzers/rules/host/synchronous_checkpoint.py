@@ -47,13 +47,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.saves import Saves
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    in_window,
-    moved,
-    time_of,
-    unit_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import in_window, moved, time_of, unit_of, within_window
 from tightship_analyzers.findings.evidence import change, fact, worst_gap
 from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.graph.edits import Edits

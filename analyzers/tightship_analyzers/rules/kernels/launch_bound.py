@@ -42,15 +42,7 @@ from tightship_analyzers.facts.idle.dispatch_gaps import DispatchGaps
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    claim,
-    each,
-    is_worth,
-    mostly_in,
-    one_place,
-    share_of,
-    time_of,
-)
+from tightship_analyzers.findings.claim import claim, each, is_worth, mostly_in, one_place, share_of, time_of
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits

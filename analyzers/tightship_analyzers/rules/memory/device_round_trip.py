@@ -43,14 +43,7 @@ from tightship_analyzers.facts.blocking.copies import BlockingCopies
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import (
-    claim,
-    dearest,
-    in_window,
-    is_worth,
-    share_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import claim, dearest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits

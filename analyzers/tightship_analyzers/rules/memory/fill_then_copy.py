@@ -38,14 +38,7 @@ from tightship_analyzers.facts.activity.stall_cost import idle_through
 from tightship_analyzers.facts.kernels.filled_copies import FilledCopies
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    claim,
-    dearest,
-    in_window,
-    is_worth,
-    share_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import claim, dearest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits

@@ -39,15 +39,7 @@ import numpy as np
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    claim,
-    dearest,
-    is_worth,
-    mostly_in,
-    share_of,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits

@@ -38,14 +38,7 @@ from tightship_analyzers.facts.kernels.zero_grads import ZERO_GRAD, ZeroGrads
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import (
-    Where,
-    claim,
-    is_worth,
-    share_of,
-    time_of,
-    within_window,
-)
+from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits

@@ -39,14 +39,7 @@ from datetime import UTC, datetime
 
 from tightship_analyzers.facts.run.held_idle import MIN_WINDOW_NS, RunHistory, held_idle
 from tightship_analyzers.findings.evidence import fact
-from tightship_analyzers.findings.model import (
-    Finding,
-    Judgement,
-    NotApplicable,
-    Rule,
-    Saving,
-    Scope,
-)
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_platform.units import NS_PER_S, format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
 

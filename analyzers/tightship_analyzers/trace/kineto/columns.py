@@ -11,12 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from tightship_analyzers.trace.kineto.growing_columns import (
-    Array,
-    Gathered,
-    Interned,
-    int32s,
-)
+from tightship_analyzers.trace.kineto.growing_columns import Array, Gathered, Interned, int32s
 from tightship_analyzers.trace.kineto.kinds import (
     ANNOTATIONS,
     COPIES,

@@ -20,12 +20,7 @@ from tightship_analyzers.trace.kineto.events import (
     split_broken,
 )
 from tightship_analyzers.trace.kineto.kinds import Event
-from tightship_analyzers.trace.kineto.structure import (
-    BETWEEN_EVENTS,
-    SPACE,
-    element_ends,
-    separator,
-)
+from tightship_analyzers.trace.kineto.structure import BETWEEN_EVENTS, SPACE, element_ends, separator
 from tightship_analyzers.trace.limits import Limits, TraceError
 from tightship_platform.units import format_bytes, plural
 

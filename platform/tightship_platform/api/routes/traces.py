@@ -14,13 +14,7 @@ from tightship_platform import captures as capture_flow
 from tightship_platform.api.reply import Config, Db, reply
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
-from tightship_platform.captures.artifact_store import (
-    CHUNK_BYTES,
-    ArtifactStore,
-    Stored,
-    open_artifacts,
-    trace_key,
-)
+from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TightshipError, TooLarge
 from tightship_platform.queries import captures

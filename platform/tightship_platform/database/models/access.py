@@ -5,14 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tightship_platform.database.models.base import (
-    Base,
-    json_dict,
-    json_list,
-    name,
-    ns,
-    pk,
-)
+from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
 
 
 class Token(Base):

@@ -5,14 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Float, ForeignKey, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import (
-    Base,
-    json_dict,
-    json_list,
-    name,
-    ns,
-    pk,
-)
+from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
 from tightship_platform.database.models.captures import Trace
 from tightship_platform.database.models.runs import Run, Workflow
 

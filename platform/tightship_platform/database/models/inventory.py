@@ -5,14 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import (
-    Base,
-    json_dict,
-    json_list,
-    name,
-    ns,
-    pk,
-)
+from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
 
 
 class Host(Base):

@@ -17,12 +17,7 @@ from reference_data import TRACES, trace_id, trace_paths
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy, DeviceGaps
-from tightship_analyzers.facts.idle.causes import (
-    Attributed,
-    Cause,
-    ExposedCommunication,
-    IdleCauses,
-)
+from tightship_analyzers.facts.idle.causes import Attributed, Cause, ExposedCommunication, IdleCauses
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window

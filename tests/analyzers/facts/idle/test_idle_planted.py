@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 from device_trace import DeviceTrace, moment
 
-from tightship_analyzers.facts.idle.causes import (
-    Attributed,
-    Cause,
-    ExposedCommunication,
-    IdleCauses,
-    Place,
-)
+from tightship_analyzers.facts.idle.causes import Attributed, Cause, ExposedCommunication, IdleCauses, Place
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 
 STEP_NS = 1_000_000
