@@ -10,7 +10,7 @@ from tightship_dashboard.figures.elements import Node, link
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_MEANING
-from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, is_untold, losses
+from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, has_no_trace, losses
 from tightship_platform.vocabulary import Bucket
 
 UNTOLD = "No trace tells how much of it did work."
@@ -30,7 +30,7 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
         rows.append(_row(label, BUCKET_MEANING[bucket], bucket, left, value, total_ns))
     productive = sum(v for b, v in buckets.items() if as_bucket(b) is Bucket.PRODUCTIVE)
     label, meaning = BUCKET_LABEL[Bucket.PRODUCTIVE], BUCKET_MEANING[Bucket.PRODUCTIVE]
-    known = None if is_untold(buckets) else productive
+    known = None if has_no_trace(buckets) else productive
     rows.append(_row(label, meaning, Bucket.PRODUCTIVE, 0, known, total_ns))
     return html.Table(
         [
@@ -70,7 +70,7 @@ def by_group(groups: dict[str, dict[str, int]], *, kind: str) -> Node:
     for group in sorted(groups, key=lambda g: (-totals[g], g)):
         total = totals[group]
         segments = [_segment(bucket, value, total, most) for bucket, value in _stack(groups[group]) if value > 0]
-        productive = None if is_untold(groups[group]) else groups[group].get(Bucket.PRODUCTIVE, 0)
+        productive = None if has_no_trace(groups[group]) else groups[group].get(Bucket.PRODUCTIVE, 0)
         rows.append(
             html.Tr(
                 [

@@ -39,7 +39,7 @@ from tightship_platform.queries.captures import list_captures
 from tightship_platform.queries.findings import list_findings
 from tightship_platform.queries.runs import get_run
 from tightship_platform.queries.timeline import run_timeline
-from tightship_platform.results.run_account import counted_until_ns, is_untold
+from tightship_platform.results.run_account import counted_until_ns, has_no_trace
 from tightship_platform.vocabulary import RunState, SavingUnit, Scope
 from tightship_platform.wire import CaptureRequest
 
@@ -295,7 +295,7 @@ def _account(read: _Read) -> Node:
     if not buckets or not total:
         return html.P("Device time is accounted for about once a minute; this run's is not yet.", className="quiet")
     drawn = account.waterfall(buckets, total)
-    if run["steps"] or not is_untold(buckets):
+    if run["steps"] or not has_no_trace(buckets):
         return drawn
     todo = "Capture a trace below." if read.is_live else "Capture a trace of its next run."
     why = f"No steps were counted: start-up and work cannot be told apart. {todo}"

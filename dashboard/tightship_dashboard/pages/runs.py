@@ -20,7 +20,13 @@ from tightship_dashboard.sentences.links import Answer, run_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
-from tightship_platform.results.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
+from tightship_platform.results.run_account import (
+    BUCKET_LABEL,
+    awaits_account,
+    has_no_trace,
+    largest_loss,
+    listed_account,
+)
 from tightship_platform.units import NS_PER_MS
 from tightship_platform.vocabulary import Bucket, RunState
 
@@ -266,7 +272,7 @@ def _row(run: dict[str, Any], view: View, by: str | None) -> dict[str, Any]:
         "loss": loss / total,
         "loss_text": f"{BUCKET_LABEL[bucket]} {fmt.share(loss, total)}" if loss > 0 else "none",
     }
-    if is_untold(account):
+    if has_no_trace(account):
         row["productive_why"] = UNTOLD
     else:
         row |= {"productive": productive / total, "productive_text": fmt.share(productive, total)}

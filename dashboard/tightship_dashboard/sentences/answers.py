@@ -13,7 +13,7 @@ from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_CLAUSE
 from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, runs_href
 from tightship_platform.queries.fleet import NO_TEAM
-from tightship_platform.results.run_account import as_bucket, counted_until_ns, is_untold, losses
+from tightship_platform.results.run_account import as_bucket, counted_until_ns, has_no_trace, losses
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
 
@@ -32,7 +32,7 @@ def fleet(account: dict[str, Any], opportunities: Sequence[dict[str, Any]], rang
         return [f"{during} no run held a device."]
     buckets = account["buckets"]
     parts: list[Part] = [f"{during}, "]
-    if is_untold(buckets):
+    if has_no_trace(buckets):
         parts += ["no trace tells how much of "]
     else:
         parts += [Link(fmt.share(buckets.get(Bucket.PRODUCTIVE, 0), total), "#account"), " of "]
@@ -109,7 +109,7 @@ def one_run(run: dict[str, Any], findings: Sequence[dict[str, Any]], now_ns: int
         if counted_ns is not None:
             parts += [f". Counted so far, over its first {fmt.clock(counted_ns - run['start_ns'])}"]
         held = Link(fmt.device_time(total), "#account")
-        if is_untold(account):
+        if has_no_trace(account):
             parts += [": no trace tells how much of its ", held, " did work"]
         else:
             parts += [": ", Link(fmt.share(account.get(Bucket.PRODUCTIVE, 0), total), "#account"), " of its "]

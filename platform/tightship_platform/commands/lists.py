@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from tightship_platform.results.run_account import BUCKET_LABEL, awaits_account, is_untold, largest_loss, listed_account
+from tightship_platform.results.run_account import (
+    BUCKET_LABEL,
+    awaits_account,
+    has_no_trace,
+    largest_loss,
+    listed_account,
+)
 from tightship_platform.settings import load_settings
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, CaptureState, RunState
@@ -230,7 +236,7 @@ def _device_time(item: dict[str, Any]) -> str:
 
 def _productive(item: dict[str, Any]) -> str:
     account = listed_account(item)
-    if account is None or is_untold(account):
+    if account is None or has_no_trace(account):
         return "–"
     return format_frac(account.get(Bucket.PRODUCTIVE, 0) / item["device_ns"])
 

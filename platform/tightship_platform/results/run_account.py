@@ -50,7 +50,7 @@ def largest_loss(account: Mapping[str, int]) -> tuple[Bucket, int]:
     return max(losses(account), key=lambda row: row[1])
 
 
-def is_untold(account: Mapping[str, int]) -> bool:
+def has_no_trace(account: Mapping[str, int]) -> bool:
     """No trace was taken: what did work is among the unexplained, and 0 would be a claim."""
     return not account.get(Bucket.PRODUCTIVE) and bool(account.get(Bucket.UNEXPLAINED))
 

@@ -9,7 +9,7 @@ import pytest
 from tightship_platform.results.run_account import (
     BUCKET_LABEL,
     awaits_account,
-    is_untold,
+    has_no_trace,
     largest_loss,
     listed_account,
     losses,
@@ -48,9 +48,9 @@ def test_the_largest_loss_is_the_largest_also_where_nobody_knows_what_it_is(
 
 
 def test_without_a_trace_nothing_is_said_of_work() -> None:
-    assert is_untold({"startup": 1, "productive": 0, "unexplained": 1})
-    assert not is_untold({"productive": 1, "unexplained": 1})
-    assert not is_untold({"held_idle": 1, "productive": 0, "unexplained": 0})
+    assert has_no_trace({"startup": 1, "productive": 0, "unexplained": 1})
+    assert not has_no_trace({"productive": 1, "unexplained": 1})
+    assert not has_no_trace({"held_idle": 1, "productive": 0, "unexplained": 0})
 
 
 def run(**changes: Any) -> dict[str, Any]:
