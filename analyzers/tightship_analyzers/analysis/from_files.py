@@ -13,7 +13,7 @@ from tightship_analyzers.analysis.rank_analysis import FactCost, RankAnalysis, W
 from tightship_analyzers.analysis.rank_figures import Figures
 from tightship_analyzers.analysis.rank_processes import analyze_files
 from tightship_analyzers.findings.model import Evidence, Finding
-from tightship_analyzers.findings.profiling_overhead import undistort
+from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.ranks.rank_comparison import SideBySide
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.rules.catalogue import RANK_RULES
@@ -144,7 +144,10 @@ def _of_ranks(
     rules = tuple(rule for rule in RANK_RULES if not wanted.rules or rule.id in wanted.rules)
     found = judge_ranks(side_by_side, rules)
     return [
-        (undistort(finding, side_by_side.step_ns[finding.rank], wanted.untraced_step_ns), by_rank[finding.rank])
+        (
+            correct_for_overhead(finding, side_by_side.step_ns[finding.rank], wanted.untraced_step_ns),
+            by_rank[finding.rank],
+        )
         for finding in found
         if finding.rank is not None
     ]

@@ -13,7 +13,7 @@ from tightship_analyzers.facts.program.seen_names import SeenNames
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import NOISE_FRAC, Failed, Finding, Rule
-from tightship_analyzers.findings.profiling_overhead import undistort
+from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.findings.savings import simulated, simulated_together
 from tightship_analyzers.hardware import HardwareError
 from tightship_analyzers.ranks.rank_comparison import SideBySide
@@ -57,7 +57,7 @@ def judge_facts(facts: Facts, *, untraced_step_ns: int | None = None, rules: tup
         findings = _above_noise(facts, findings)
     steps = facts.find(Steps)
     if steps is not None:
-        findings = [undistort(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
+        findings = [correct_for_overhead(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
     if (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:

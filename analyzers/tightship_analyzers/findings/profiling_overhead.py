@@ -15,7 +15,7 @@ from tightship_analyzers.findings.model import Finding, Saving
 from tightship_platform.units import format_frac, format_ns
 
 
-def undistort(finding: Finding, traced_ns: int, untraced_ns: int | None) -> Finding:
+def correct_for_overhead(finding: Finding, traced_ns: int, untraced_ns: int | None) -> Finding:
     """The finding with its saving in terms of unrecorded steps; unchanged where recording did not slow the job."""
     if not untraced_ns or untraced_ns >= traced_ns:
         return finding

@@ -16,7 +16,7 @@ from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks
 from tightship_analyzers.analysis.summary import merge_claims
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import Finding, Saving
-from tightship_analyzers.findings.profiling_overhead import undistort
+from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.fleet.untraced_steps import Counted, median_step
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import SavingUnit
@@ -91,7 +91,7 @@ class TestOverlap:
 
 class TestDistortion:
     def test_the_added_time_may_sit_anywhere(self) -> None:
-        told = undistort(finding("a", (0, 1200), low=1000, high=1400), traced_ns=1000, untraced_ns=800)
+        told = correct_for_overhead(finding("a", (0, 1200), low=1000, high=1400), traced_ns=1000, untraced_ns=800)
         assert (told.saving.value, told.saving.low, told.saving.high) == (480, 300, 700)
         assert told.share_frac == 0.6, "the share of the step stays"
         assert "25.0 %" in told.evidence[-1]["text"]
@@ -99,12 +99,14 @@ class TestDistortion:
     @pytest.mark.parametrize("untraced", [None, 0, 1000, 1500])
     def test_nothing_to_correct(self, untraced: int | None) -> None:
         one = finding("a", (0, 1200))
-        assert undistort(one, traced_ns=1000, untraced_ns=untraced) is one
+        assert correct_for_overhead(one, traced_ns=1000, untraced_ns=untraced) is one
 
     @given(st.integers(1, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 1000))
     def test_never_more_than_the_real_step(self, value: int, low: int, more: int, untraced: int) -> None:
         saving = Saving(value=value, low=min(low, value), high=min(1000, value + more))
-        told = undistort(replace(finding("a", (0, 1)), saving=saving), traced_ns=1000, untraced_ns=untraced).saving
+        told = correct_for_overhead(
+            replace(finding("a", (0, 1)), saving=saving), traced_ns=1000, untraced_ns=untraced
+        ).saving
         assert 0 <= told.low <= told.value <= told.high <= max(untraced, 1000 if untraced >= 1000 else untraced)
 
     def test_claims_are_in_unrecorded_steps_too(self) -> None:
