@@ -14,7 +14,7 @@ from tightship_analyzers.analysis.rank_figures import Figures
 from tightship_analyzers.analysis.rank_processes import analyze_files
 from tightship_analyzers.findings.model import Evidence, Finding
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
-from tightship_analyzers.ranks.rank_comparison import SideBySide
+from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.rules.catalogue import RANK_RULES
 from tightship_platform.errors import Invalid, TightshipError
@@ -140,12 +140,12 @@ def _of_ranks(
         return []
     by_rank = {one.rank: one for one in ranks}
     steps = {rank: one.verdict.summary["step_ns"] for rank, one in by_rank.items()}
-    side_by_side = SideBySide(skew=across, step_ns={rank: step["mean"] for rank, step in steps.items() if step})
+    comparison = RankComparison(skew=across, step_ns={rank: step["mean"] for rank, step in steps.items() if step})
     rules = tuple(rule for rule in RANK_RULES if not wanted.rules or rule.id in wanted.rules)
-    found = judge_ranks(side_by_side, rules)
+    found = judge_ranks(comparison, rules)
     return [
         (
-            correct_for_overhead(finding, side_by_side.step_ns[finding.rank], wanted.untraced_step_ns),
+            correct_for_overhead(finding, comparison.step_ns[finding.rank], wanted.untraced_step_ns),
             by_rank[finding.rank],
         )
         for finding in found

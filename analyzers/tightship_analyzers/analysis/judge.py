@@ -16,7 +16,7 @@ from tightship_analyzers.findings.model import NOISE_FRAC, Failed, Finding, Rule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.findings.savings import simulated, simulated_together
 from tightship_analyzers.hardware import HardwareError
-from tightship_analyzers.ranks.rank_comparison import SideBySide
+from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.rules.catalogue import RANK_RULES, TRACE_RULES
 from tightship_analyzers.trace.model import Trace
 
@@ -67,7 +67,7 @@ def judge_facts(facts: Facts, *, untraced_step_ns: int | None = None, rules: tup
     )
 
 
-def judge_ranks(ranks: SideBySide, rules: tuple[Rule, ...] = RANK_RULES) -> list[Finding]:
+def judge_ranks(ranks: RankComparison, rules: tuple[Rule, ...] = RANK_RULES) -> list[Finding]:
     """Judge the ranks of one run side by side; a rule that does not apply says nothing."""
     findings: list[Finding] = []
     for rule in rules:

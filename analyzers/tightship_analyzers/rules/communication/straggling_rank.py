@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
-from tightship_analyzers.ranks.rank_comparison import SideBySide
+from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
 from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
@@ -57,7 +57,7 @@ MIN_COLLECTIVES = 4
 """Fewer do not tell a habit from an accident."""
 
 
-def judge(ranks: SideBySide) -> Judgement:
+def judge(ranks: RankComparison) -> Judgement:
     """One finding per rank."""
     if ranks.skew.steps is None or not ranks.step_ns:
         return NotApplicable("needs whole training steps; the ranks' traces hold none")
@@ -79,7 +79,7 @@ def _is_habit(row: RankSkew, skew: ArrivalSkew) -> bool:
     return row.collectives >= MIN_COLLECTIVES and (often or (most and again))
 
 
-def _finding(ranks: SideBySide, row: RankSkew) -> Finding | None:
+def _finding(ranks: RankComparison, row: RankSkew) -> Finding | None:
     skew, step_ns = ranks.skew, ranks.step_ns[row.rank]
     steps = skew.steps or 1
     value, high = row.late_exposed_ns // steps, row.late_ns // steps
@@ -121,7 +121,7 @@ def _finding(ranks: SideBySide, row: RankSkew) -> Finding | None:
 RULE = Rule(
     id="straggling-rank",
     scope=Scope.RANKS,
-    needs=(SideBySide,),
+    needs=(RankComparison,),
     title="One rank comes late to the collectives, and all the others wait for it",
     fix="Give all ranks equal work, or replace the slow one",
     judge=judge,
