@@ -21,7 +21,7 @@ from typing import Protocol
 import psutil
 
 from tightship_collectors.agent.state import AgentState, load_state, save_state
-from tightship_collectors.delivery.sender import Uplink
+from tightship_collectors.delivery.sender import Sender
 from tightship_collectors.delivery.spool import Spool
 from tightship_collectors.jobs.allocations import Holdings
 from tightship_collectors.jobs.attribution import Attribution, LocalRun
@@ -87,7 +87,7 @@ class Agent:
         self._steps = StepReader()
         self._spool = Spool(settings.spool_dir)
         self._client = ApiClient(settings)
-        self._uplink = Uplink(self._client, self._spool, records_dir=settings.spool_dir / "runs")
+        self._sender = Sender(self._client, self._spool, records_dir=settings.spool_dir / "runs")
         self._state_path = settings.spool_dir / "agent.json"
         self._saved: AgentState | None = None
         self._batch = Batch(host=settings.host_name)
@@ -106,7 +106,7 @@ class Agent:
         The schedule is the monotonic clock's, so that it neither drifts nor jumps; looks that were missed (the host
         was suspended, the disk hung) are skipped, not made up for.
         """
-        self._uplink.start()
+        self._sender.start()
         due_ns = time.monotonic_ns()
         try:
             while not stop.is_set():
@@ -121,7 +121,7 @@ class Agent:
 
     def once(self) -> None:
         """Two looks one interval apart (rates are differences), delivered."""
-        self._uplink.start()
+        self._sender.start()
         try:
             self.tick()
             time.sleep(self._interval_ns / NS_PER_S)
@@ -132,10 +132,10 @@ class Agent:
     def close(self, flush_s: float = FLUSH_AT_END_S) -> None:
         """Write down what there is, and deliver it for at most `flush_s`."""
         self._flush()
-        self._uplink.finish(flush_s)
+        self._sender.finish(flush_s)
         for captures in self._captures:
             captures.close()
-        self._uplink.stop(flush_s)
+        self._sender.stop(flush_s)
         self._client.close()
         self._steps.close()
         entries, size = self._spool.backlog()
@@ -179,7 +179,7 @@ class Agent:
         if due or ended or seen.allocations:
             self._flush()
         if due or changed:
-            self._uplink.offer(self._heartbeat(time_ns, live))
+            self._sender.offer(self._heartbeat(time_ns, live))
         if due:
             self._flush_at_s = time.monotonic() + FLUSH_S
             with contextlib.suppress(OSError):  # a full disk: the spool says so
@@ -201,7 +201,7 @@ class Agent:
         if state != self._saved:
             save_state(self._state_path, state)
             self._saved = state
-        self._uplink.wake()
+        self._sender.wake()
 
     def _tell_new_runs(self, runs: Sequence[LocalRun]) -> None:
         """Repeat the launcher's record of each run that was not seen before."""
@@ -230,7 +230,7 @@ class Agent:
                 "spool_entries": entries,
                 "spool_bytes": size,
                 "spool_dropped": self._spool.dropped,
-                "rows_too_old": self._uplink.too_old,
+                "rows_too_old": self._sender.too_old,
             },
             devices=list(self._devices.devices()),
             sources=[self._host.state(), *self._devices.states(), self._attribution.state()],

@@ -67,7 +67,7 @@ class Pause:
         self._failures, self.until_s = 0, 0.0
 
 
-class Uplink:
+class Sender:
     """Delivers in a thread of its own between `start` and `stop`.
 
     :param records_dir: where launchers leave run records for the agent.
@@ -89,7 +89,7 @@ class Uplink:
         self._outage = ""
         self.too_old = 0
         """Rows that the server did not store, because it keeps none of their days any more."""
-        self._thread = threading.Thread(target=self._run, name="uplink", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
     def start(self) -> None:
         """Begin to deliver."""

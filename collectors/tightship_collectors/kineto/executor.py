@@ -229,7 +229,7 @@ class CaptureExecutor:
                 self._lease_at_s = now_s + LEASE_PERIOD_S
                 self._ask_for_leases()
         except ServerUnreachable:
-            return LEASE_PERIOD_S  # the agent's uplink says so already
+            return LEASE_PERIOD_S  # the agent's sender says so already
         except (ApiError, LookupError, TypeError) as error:
             log.warning("captures cannot be leased: %s", error)
             self._lease_at_s = time.monotonic() + 10 * LEASE_PERIOD_S

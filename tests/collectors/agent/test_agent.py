@@ -252,7 +252,7 @@ def test_a_heartbeat_goes_out_at_once_when_runs_or_ranks_change(monkeypatch: pyt
     rig.home.mkdir(parents=True)
     agent = Agent(load_settings())
     sent: list[Any] = []
-    monkeypatch.setattr(agent._uplink, "offer", sent.append)
+    monkeypatch.setattr(agent._sender, "offer", sent.append)
 
     def look() -> list[Any]:
         sent.clear()
@@ -277,7 +277,7 @@ def test_a_heartbeat_goes_out_at_once_when_runs_or_ranks_change(monkeypatch: pyt
         job.processes[0].wait()
         (gone,) = look()
         assert gone.runs == []
-        agent._uplink.start()
+        agent._sender.start()
         agent.close()
     finally:
         rig.close()
@@ -376,7 +376,7 @@ def test_gpus_and_slices_reach_the_batch_with_their_runs(monkeypatch: pytest.Mon
         assert {(s["device"], s["memory_used_bytes"]) for s in used} == {(uuid, 41_000_000_000)}
         assert used[0]["util_frac"] == 0.8
         assert "cpu" not in {s["device"] for b in batches for s in b["samples"]}
-        agent._uplink.start()
+        agent._sender.start()
         agent.close()
     finally:
         job.end()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from waiting import PATIENCE_S, wait_for
 
-from tightship_collectors.delivery import sender as uplinks
-from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Pause, Uplink
+from tightship_collectors.delivery import sender as senders
+from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Pause, Sender
 from tightship_collectors.delivery.spool import Spool
 from tightship_platform.client import ApiClient
 from tightship_platform.settings import Settings
@@ -75,29 +75,29 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uplinks, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(uplinks, "MAX_PAUSE_S", 0.1)
-    monkeypatch.setattr(uplinks, "MAX_HEARTBEAT_PAUSE_S", 0.1)
-    monkeypatch.setattr(uplinks, "LOOK_FOR_RECORDS_S", 0.1)
+    monkeypatch.setattr(senders, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(senders, "MAX_PAUSE_S", 0.1)
+    monkeypatch.setattr(senders, "MAX_HEARTBEAT_PAUSE_S", 0.1)
+    monkeypatch.setattr(senders, "LOOK_FOR_RECORDS_S", 0.1)
 
 
 @pytest.fixture
-def started(server: Server, tmp_path: Path) -> Iterator[tuple[Uplink, Spool]]:
+def started(server: Server, tmp_path: Path) -> Iterator[tuple[Sender, Spool]]:
     spool = Spool(tmp_path / "spool")
     client = ApiClient(Settings(home=tmp_path, server=f"http://127.0.0.1:{server.port}"))
-    uplink = Uplink(client, spool, records_dir=tmp_path / "spool" / "runs")
-    uplink.start()
-    yield uplink, spool
-    uplink.stop(2.0)
+    sender = Sender(client, spool, records_dir=tmp_path / "spool" / "runs")
+    sender.start()
+    yield sender, spool
+    sender.stop(2.0)
     client.close()
     # A request under way goes on; what it says would be heard in the next test.
-    wait_for(lambda: not any(thread.name == "uplink" for thread in threading.enumerate()))
+    wait_for(lambda: not any(thread.name == "sender" for thread in threading.enumerate()))
 
 
-def put(spool: Spool, uplink: Uplink, *numbers: int) -> None:
+def put(spool: Spool, sender: Sender, *numbers: int) -> None:
     for number in numbers:
         spool.put("batches", json.dumps({"n": number}).encode())
-    uplink.wake()
+    sender.wake()
 
 
 def heartbeat(time_ns: int = 1) -> Heartbeat:
@@ -108,11 +108,11 @@ def numbers(server: Server) -> list[int]:
     return [body["n"] for body in server.bodies("/batches")]
 
 
-def test_records_arrive_in_order_and_the_spool_is_empty(server: Server, started: tuple[Uplink, Spool]) -> None:
-    uplink, spool = started
-    put(spool, uplink, *range(20))
+def test_records_arrive_in_order_and_the_spool_is_empty(server: Server, started: tuple[Sender, Spool]) -> None:
+    sender, spool = started
+    put(spool, sender, *range(20))
     spool.put("runs", b'{"run": "x"}')
-    uplink.wake()
+    sender.wake()
     wait_for(lambda: server.bodies("/runs"))
     assert numbers(server) == list(range(20))
     assert server.got[-1] == ("/runs", {"run": "x"})
@@ -120,27 +120,27 @@ def test_records_arrive_in_order_and_the_spool_is_empty(server: Server, started:
 
 
 def test_nothing_is_missing_after_the_server_was_away(
-    server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+    server: Server, started: tuple[Sender, Spool], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    uplink, spool = started
-    put(spool, uplink, 0)
+    sender, spool = started
+    put(spool, sender, 0)
     wait_for(lambda: numbers(server) == [0])
     server.stop()
-    put(spool, uplink, 1, 2)
+    put(spool, sender, 1, 2)
     wait_for(lambda: "No tightship server answers" in caplog.text)
     time.sleep(0.3)
     server.start()
-    put(spool, uplink, 3)
+    put(spool, sender, 3)
     wait_for(lambda: len(numbers(server)) == 4)
     assert numbers(server) == [0, 1, 2, 3]
     wait_for(lambda: "answers again" in caplog.text)
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
-def test_an_entry_is_kept_when_the_answer_is_lost(server: Server, started: tuple[Uplink, Spool]) -> None:
+def test_an_entry_is_kept_when_the_answer_is_lost(server: Server, started: tuple[Sender, Spool]) -> None:
     """The server may have applied it: saying it twice is harmless, not saying it is a gap."""
-    uplink, spool = started
+    sender, spool = started
     calls: list[int] = []
 
     def answer(path: str, body: Any) -> int:
@@ -148,18 +148,18 @@ def test_an_entry_is_kept_when_the_answer_is_lost(server: Server, started: tuple
         return 503 if len(calls) == 1 else 200
 
     server.answer = answer
-    put(spool, uplink, 1, 2)
+    put(spool, sender, 1, 2)
     wait_for(lambda: numbers(server) == [1, 2])
     assert calls == [1, 1, 2]
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_poison_record_is_set_aside_and_the_next_goes_on(
-    status: int, server: Server, started: tuple[Uplink, Spool], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    status: int, server: Server, started: tuple[Sender, Spool], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uplink, spool = started
+    sender, spool = started
     server.answer = lambda path, body: status if body["n"] == 1 else 200
-    put(spool, uplink, 0, 1, 2)
+    put(spool, sender, 0, 1, 2)
     wait_for(lambda: numbers(server) == [0, 2])
     (aside,) = (tmp_path / "spool" / "aside").iterdir()
     assert aside.read_bytes().endswith(b'{"n": 1}')
@@ -167,15 +167,15 @@ def test_a_poison_record_is_set_aside_and_the_next_goes_on(
 
 
 def test_rows_that_the_server_keeps_no_longer_are_counted_and_said_once(
-    server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+    server: Server, started: tuple[Sender, Spool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    uplink, spool = started
+    sender, spool = started
     answers: dict[int, Any] = {1: {"too_old": 2}, 2: {"too_old": 3}, 3: {"too_old": 0}, 4: {"too_old": "x"}, 5: [7]}
     server.answer = lambda path, body: (200, json.dumps(answers[body["n"]]))
-    put(spool, uplink, *answers)
+    put(spool, sender, *answers)
     wait_for(lambda: spool.backlog() == (0, 0))
     assert numbers(server) == list(answers)
-    wait_for(lambda: uplink.too_old == 5)
+    wait_for(lambda: sender.too_old == 5)
     assert [record.message for record in caplog.records if "keeps no samples" in record.message] == [
         "The server keeps no samples of days as old as some of this host's: they are not stored"
     ]
@@ -183,12 +183,12 @@ def test_rows_that_the_server_keeps_no_longer_are_counted_and_said_once(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_token_keeps_the_records_and_is_said_once(
-    status: int, server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+    status: int, server: Server, started: tuple[Sender, Spool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    uplink, spool = started
+    sender, spool = started
     server.answer = lambda path, body: status
-    put(spool, uplink, *range(3))
-    uplink.offer(heartbeat())
+    put(spool, sender, *range(3))
+    sender.offer(heartbeat())
     wait_for(lambda: "set TIGHTSHIP_TOKEN" in caplog.text)
     time.sleep(0.5)
     assert spool.backlog()[0] == 3
@@ -198,9 +198,9 @@ def test_a_wrong_token_keeps_the_records_and_is_said_once(
 
 
 def test_a_record_that_breaks_the_server_blocks_the_others_for_a_while_only(
-    server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+    server: Server, started: tuple[Sender, Spool], tmp_path: Path
 ) -> None:
-    uplink, spool = started
+    sender, spool = started
     tries: list[int] = []
 
     def answer(path: str, body: Any) -> int:
@@ -208,7 +208,7 @@ def test_a_record_that_breaks_the_server_blocks_the_others_for_a_while_only(
         return 500 if body["n"] == 1 else 200
 
     server.answer = answer
-    put(spool, uplink, 0, 1, 2)
+    put(spool, sender, 0, 1, 2)
     wait_for(lambda: numbers(server) == [0, 2])
     assert tries.count(1) == MAX_ATTEMPTS
     assert len(list((tmp_path / "spool" / "aside").iterdir())) == 1
@@ -216,21 +216,21 @@ def test_a_record_that_breaks_the_server_blocks_the_others_for_a_while_only(
 
 @pytest.mark.parametrize("answer", [404, (200, "<html>a captive portal</html>")])
 def test_something_else_that_answers_gets_nothing(
-    answer: Any, server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+    answer: Any, server: Server, started: tuple[Sender, Spool], tmp_path: Path
 ) -> None:
-    uplink, spool = started
+    sender, spool = started
     server.answer = lambda path, body: answer
-    put(spool, uplink, 1)
+    put(spool, sender, 1)
     time.sleep(0.5)
     assert spool.backlog()[0] == 1
     assert list((tmp_path / "spool" / "aside").iterdir()) == []
 
 
-def test_only_the_newest_heartbeat_matters(server: Server, started: tuple[Uplink, Spool]) -> None:
-    uplink, _ = started
+def test_only_the_newest_heartbeat_matters(server: Server, started: tuple[Sender, Spool]) -> None:
+    sender, _ = started
     server.stop()
     for number in range(1, 20):
-        uplink.offer(heartbeat(number))
+        sender.offer(heartbeat(number))
         time.sleep(0.01)
     server.start()
     wait_for(lambda: server.bodies("/hosts/heartbeat"))
@@ -239,12 +239,12 @@ def test_only_the_newest_heartbeat_matters(server: Server, started: tuple[Uplink
 
 
 def test_a_heartbeat_passes_a_backlog_but_not_the_records_of_its_moment(
-    server: Server, started: tuple[Uplink, Spool], monkeypatch: pytest.MonkeyPatch
+    server: Server, started: tuple[Sender, Spool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uplink, spool = started
-    monkeypatch.setattr(uplinks, "MAX_HEARTBEAT_DELAY_S", 3600.0)
-    put(spool, uplink, 1, 2)
-    uplink.offer(heartbeat())
+    sender, spool = started
+    monkeypatch.setattr(senders, "MAX_HEARTBEAT_DELAY_S", 3600.0)
+    put(spool, sender, 1, 2)
+    sender.offer(heartbeat())
     wait_for(lambda: len(server.got) == 3)
     assert [path for path, _ in server.got] == ["/batches", "/batches", "/hosts/heartbeat"]
     server.got.clear()
@@ -256,23 +256,23 @@ def test_a_heartbeat_passes_a_backlog_but_not_the_records_of_its_moment(
         return 200
 
     server.answer = slow
-    monkeypatch.setattr(uplinks, "MAX_HEARTBEAT_DELAY_S", 0.0)
-    put(spool, uplink, *range(20))
-    uplink.offer(heartbeat(2))
+    monkeypatch.setattr(senders, "MAX_HEARTBEAT_DELAY_S", 0.0)
+    put(spool, sender, *range(20))
+    sender.offer(heartbeat(2))
     offered.set()
     wait_for(lambda: len(server.got) == 21)
     assert [path for path, _ in server.got].index("/hosts/heartbeat") <= 1, "after the record that was under way"
 
 
 def test_a_refused_heartbeat_is_said_once_and_records_still_flow(
-    server: Server, started: tuple[Uplink, Spool], caplog: pytest.LogCaptureFixture
+    server: Server, started: tuple[Sender, Spool], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    uplink, spool = started
+    sender, spool = started
     server.answer = lambda path, body: 422 if "heartbeat" in path else 200
     for number in range(4):
-        put(spool, uplink, number)
-        uplink.offer(heartbeat(number + 1))
+        put(spool, sender, number)
+        sender.offer(heartbeat(number + 1))
         time.sleep(0.1)
     wait_for(lambda: numbers(server) == [0, 1, 2, 3])
     assert [r.message for r in caplog.records if "tightship" in r.name] == [
@@ -281,7 +281,7 @@ def test_a_refused_heartbeat_is_said_once_and_records_still_flow(
 
 
 def test_records_that_launchers_left_are_delivered(
-    server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+    server: Server, started: tuple[Sender, Spool], tmp_path: Path
 ) -> None:
     _, spool = started
     left = tmp_path / "spool" / "runs"
@@ -303,7 +303,7 @@ def test_records_that_launchers_left_are_delivered(
 
 
 def test_records_that_launchers_left_wait_for_the_server(
-    server: Server, started: tuple[Uplink, Spool], tmp_path: Path
+    server: Server, started: tuple[Sender, Spool], tmp_path: Path
 ) -> None:
     server.answer = lambda path, body: 503
     left = tmp_path / "spool" / "runs"
@@ -318,10 +318,10 @@ def test_records_that_launchers_left_wait_for_the_server(
 def test_stop_delivers_what_it_can_in_its_time(server: Server, tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     client = ApiClient(Settings(home=tmp_path, server=f"http://127.0.0.1:{server.port}"))
-    uplink = Uplink(client, spool, records_dir=tmp_path)
-    put(spool, uplink, *range(5))
-    uplink.start()
-    uplink.stop(PATIENCE_S)
+    sender = Sender(client, spool, records_dir=tmp_path)
+    put(spool, sender, *range(5))
+    sender.start()
+    sender.stop(PATIENCE_S)
     assert numbers(server) == [0, 1, 2, 3, 4]
     go_on = threading.Event()
 
@@ -330,10 +330,10 @@ def test_stop_delivers_what_it_can_in_its_time(server: Server, tmp_path: Path) -
         return 200
 
     server.answer = hang
-    uplink = Uplink(client, spool, records_dir=tmp_path)
-    put(spool, uplink, 5)
-    uplink.start()
-    uplink.stop(0.3)
+    sender = Sender(client, spool, records_dir=tmp_path)
+    put(spool, sender, 5)
+    sender.start()
+    sender.stop(0.3)
     assert spool.backlog()[0] == 1, "it does not wait for the answer"
     go_on.set()
 
