@@ -194,7 +194,7 @@ class Job(object):
         self.rank_known = False
         self.on_exit = False
         self.real_prepare = None  # type: Optional[Callable[..., Any]]
-        self.write_last_words = lambda _: None  # type: Callable[[Any], None]
+        self.write_error_message = lambda _: None  # type: Callable[[Any], None]
 
     def before_torch(self):
         # type: () -> None
@@ -216,7 +216,7 @@ class Job(object):
             if os.environ.get("TIGHTSHIP_STEPS") != "0":
                 self.count_steps()
         self.hold_own_profiler()
-        self.write_last_words = load_later("last_words").write
+        self.write_error_message = load_later("error_message").write
 
     def hold_own_profiler(self):
         # type: () -> None
@@ -337,7 +337,7 @@ class Job(object):
         file = self.file
         if file is None or file.pid != os.getpid():
             return
-        guarded(self.write_last_words, file.map)
+        guarded(self.write_error_message, file.map)
         try:
             file.u32[OFF_EXITING // 4] = EXITING
             finished = wait_for_trace(file)

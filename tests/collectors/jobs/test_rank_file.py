@@ -44,10 +44,10 @@ def run_dir(tmp_path: Path) -> Path:
 def test_the_injected_code_repeats_the_layout(injected: ModuleType) -> None:
     names = [n for n in vars(control_file) if n.startswith("OFF_") and n not in ("OFF_MAGIC", "OFF_VERSION", "OFF_PID")]
     names.remove("OFF_START_TICKS")  # these four are written as one, see HEAD
-    last_words = load_later("last_words")
+    error_message = load_later("error_message")
     for name in ("OFF_ERROR_NS", "OFF_ERROR", "ERROR_BYTES"):
-        assert getattr(last_words, name) == getattr(control_file, name), name
-    names = [name for name in names if not hasattr(last_words, name)]
+        assert getattr(error_message, name) == getattr(control_file, name), name
+    names = [name for name in names if not hasattr(error_message, name)]
     assert len(names) >= 11
     for name in [*names, "SIZE", "MAGIC", "VERSION", "CAPTURE_PATH_BYTES", "RUNNING", "EXITING", "CANCELLED"]:
         assert getattr(injected, name) == getattr(control_file, name), name

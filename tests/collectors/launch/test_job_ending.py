@@ -124,9 +124,9 @@ def test_what_the_kernel_killed_for_lack_of_memory_is_counted(small_group: Path)
 
 def raised(error: BaseException) -> Any:
     """The module that reads what Python keeps of an uncaught exception, for a process that ended of this one."""
-    last_words = load_later("last_words")
-    last_words.sys = type("FakeSys", (), {"last_value": error})
-    return last_words
+    error_message = load_later("error_message")
+    error_message.sys = type("FakeSys", (), {"last_value": error})
+    return error_message
 
 
 @pytest.mark.parametrize(
