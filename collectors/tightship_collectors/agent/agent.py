@@ -23,7 +23,7 @@ import psutil
 from tightship_collectors.agent.state import AgentState, load_state, save_state
 from tightship_collectors.delivery.sender import Sender
 from tightship_collectors.delivery.spool import Spool
-from tightship_collectors.jobs.allocations import Holdings
+from tightship_collectors.jobs.allocations import Allocations
 from tightship_collectors.jobs.attribution import Attribution, LocalRun
 from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.run_records import read_run_record
@@ -83,7 +83,7 @@ class Agent:
         self._host = HostSource()
         self._captures = captures
         self._attribution = attribution or Attribution(settings.runtime_dir)
-        self._holdings = Holdings()
+        self._allocations = Allocations()
         self._steps = StepReader()
         self._spool = Spool(settings.spool_dir)
         self._client = ApiClient(settings)
@@ -165,7 +165,7 @@ class Agent:
         self._batch.samples.extend(self._devices.read())
         self._batch.host_samples.extend(self._host.read())
         devices = self._devices.devices()
-        seen = self._holdings.update(time_ns, runs, devices, self._devices.processes())
+        seen = self._allocations.update(time_ns, runs, devices, self._devices.processes())
         self._batch.run_samples.extend(seen.samples)
         self._batch.allocations.extend(seen.allocations)
         self._steps.update(time_ns, views)
@@ -193,11 +193,11 @@ class Agent:
         batch.steps = self._steps.drain()
         if time.monotonic() >= self._repeat_at_s:
             self._repeat_at_s = time.monotonic() + REPEAT_ALLOCATIONS_S
-            batch.allocations.extend(self._holdings.open_allocations())
+            batch.allocations.extend(self._allocations.open_allocations())
         batch.devices = list(self._devices.devices())
         for part in split_batch(batch, MAX_BATCH_ROWS):
             self._spool.put("batches", encode(part))
-        state = AgentState(allocations=self._holdings.snapshot(), steps=self._steps.snapshot())
+        state = AgentState(allocations=self._allocations.snapshot(), steps=self._steps.snapshot())
         if state != self._saved:
             save_state(self._state_path, state)
             self._saved = state
@@ -243,7 +243,7 @@ class Agent:
             self._steps.restore(state.steps, views)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             LOG.warning("The step counters in %s make no sense and are counted anew: %r", self._state_path, error)
-        self._holdings.restore(state.allocations, [view.run for view in views])
+        self._allocations.restore(state.allocations, [view.run for view in views])
 
 
 def encode(batch: Batch) -> bytes:

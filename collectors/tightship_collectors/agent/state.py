@@ -19,7 +19,7 @@ VERSION = 1
 
 @dataclass(kw_only=True)
 class AgentState:
-    """See Holdings.snapshot and StepReader.snapshot."""
+    """See Allocations.snapshot and StepReader.snapshot."""
 
     allocations: list[list[Any]] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)

@@ -30,7 +30,7 @@ class Tick:
     """Run → UUIDs of the devices that it holds now."""
 
 
-class Holdings:
+class Allocations:
     """Follows allocations from look to look; `snapshot` and `restore` carry them over a restart of the agent."""
 
     def __init__(self, *, cores: int | None = None) -> None:

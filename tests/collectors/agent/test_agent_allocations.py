@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors.jobs.allocations import Holdings
+from tightship_collectors.jobs.allocations import Allocations
 from tightship_collectors.jobs.attribution import Attribution, LocalRun
 from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.processes import Claim, Process
@@ -34,28 +34,28 @@ def local_run(key: str, *pids: int, cpu: int = 0, start_ns: int = 5 * SECOND, pr
 
 
 def test_every_live_run_holds_the_processor_from_its_first_process_on() -> None:
-    holdings = Holdings(cores=4)
+    allocations = Allocations(cores=4)
     hertz = os.sysconf("SC_CLK_TCK")
-    first = holdings.update(10 * SECOND, [local_run("a", 1, 2, cpu=50 * hertz)], [CPU], ())
+    first = allocations.update(10 * SECOND, [local_run("a", 1, 2, cpu=50 * hertz)], [CPU], ())
     assert first.allocations == [AllocationRecord(run="a", device="cpu", start_ns=5 * SECOND)]
     assert (first.samples[0].cpu_cores, first.samples[0].util_frac) == (None, None)  # a difference of two looks
     assert first.samples[0].memory_used_bytes == 2000
     # Two processes of `a` for one core-second each in two seconds; `b` has started since and used one.
     runs = [local_run("a", 1, 2, cpu=51 * hertz), local_run("b", 3, cpu=hertz, start_ns=11 * SECOND, private=None)]
-    second = holdings.update(12 * SECOND, runs, [CPU], ())
+    second = allocations.update(12 * SECOND, runs, [CPU], ())
     assert [(s.run, s.cpu_cores, s.util_frac) for s in second.samples] == [("a", 1.0, 0.25), ("b", 0.5, 0.125)]
     assert second.samples[1].memory_used_bytes is None
     assert second.held == {"a": ["cpu"], "b": ["cpu"]}
     assert [r.run for r in second.allocations] == ["b"]
-    third = holdings.update(13 * SECOND, runs[1:], [CPU], ())
+    third = allocations.update(13 * SECOND, runs[1:], [CPU], ())
     assert third.allocations == [AllocationRecord(run="a", device="cpu", start_ns=5 * SECOND, end_ns=13 * SECOND)]
-    assert [r.run for r in holdings.open_allocations()] == ["b"]
+    assert [r.run for r in allocations.open_allocations()] == ["b"]
 
 
 def test_a_gpu_is_held_by_who_has_a_context_and_shared_use_is_split() -> None:
-    holdings = Holdings(cores=4)
+    allocations = Allocations(cores=4)
     runs = [local_run("a", 1, 2), local_run("b", 3), local_run("c", 4)]
-    holdings.update(10 * SECOND, runs, GPUS, ())
+    allocations.update(10 * SECOND, runs, GPUS, ())
     uses = [
         DeviceProcess(pid=1, device="GPU-0", memory_used_bytes=10, util_frac=0.5),
         DeviceProcess(pid=2, device="GPU-0", memory_used_bytes=20, util_frac=0.25),
@@ -63,7 +63,7 @@ def test_a_gpu_is_held_by_who_has_a_context_and_shared_use_is_split() -> None:
         DeviceProcess(pid=3, device="GPU-0", memory_used_bytes=5, util_frac=0.125),
         DeviceProcess(pid=99, device="GPU-1", memory_used_bytes=7, util_frac=1.0),  # belongs to no run
     ]
-    tick = holdings.update(11 * SECOND, [local_run("a", 1, 2, cpu=200), *runs[1:]], GPUS, uses)
+    tick = allocations.update(11 * SECOND, [local_run("a", 1, 2, cpu=200), *runs[1:]], GPUS, uses)
     rows = {(s.run, s.device): (s.util_frac, s.memory_used_bytes) for s in tick.samples}
     assert rows == {("a", "GPU-0"): (0.75, 30), ("a", "GPU-1"): (None, None), ("b", "GPU-0"): (0.125, 5)}
     # The run's cores are divided over its rows, so that they add up.
@@ -74,16 +74,16 @@ def test_a_gpu_is_held_by_who_has_a_context_and_shared_use_is_split() -> None:
         ("a", "GPU-1", 11 * SECOND, None),
         ("b", "GPU-0", 11 * SECOND, None),
     }
-    gone = holdings.update(12 * SECOND, runs, GPUS, uses[:3])
+    gone = allocations.update(12 * SECOND, runs, GPUS, uses[:3])
     assert gone.allocations == [AllocationRecord(run="b", device="GPU-0", start_ns=11 * SECOND, end_ns=12 * SECOND)]
 
 
 def test_allocations_survive_a_restart_of_the_agent() -> None:
-    holdings = Holdings()
+    allocations = Allocations()
     uses = [DeviceProcess(pid=1, device="GPU-0"), DeviceProcess(pid=3, device="GPU-0")]
-    holdings.update(10 * SECOND, [local_run("a", 1), local_run("b", 3)], GPUS, uses)
-    snapshot = holdings.snapshot()
-    restarted = Holdings()
+    allocations.update(10 * SECOND, [local_run("a", 1), local_run("b", 3)], GPUS, uses)
+    snapshot = allocations.snapshot()
+    restarted = Allocations()
     restarted.restore(snapshot, ["a"])
     tick = restarted.update(99 * SECOND, [local_run("a", 1)], GPUS, uses[:1])
     assert tick.allocations == []  # it went on all the time
@@ -118,15 +118,15 @@ def test_a_real_process_is_charged_with_what_it_used() -> None:
     assert job.stdout is not None
     try:
         job.stdout.readline()
-        attribution, holdings = Attribution(run_dir.parent), Holdings()
+        attribution, allocations = Attribution(run_dir.parent), Allocations()
         began = now_ns()
-        holdings.update(began, attribution.update(), [CPU], ())
+        allocations.update(began, attribution.update(), [CPU], ())
         job.stdin.write("0.4\n")
         job.stdin.flush()
         job.stdout.readline()
         time.sleep(0.05)
         ended = now_ns()
-        (sample,) = holdings.update(ended, attribution.update(), [CPU], ()).samples
+        (sample,) = allocations.update(ended, attribution.update(), [CPU], ()).samples
         assert sample.cpu_cores is not None
         assert sample.cpu_cores * (ended - began) / NS_PER_S == pytest.approx(0.4, abs=0.06)
         assert sample.memory_used_bytes is not None
