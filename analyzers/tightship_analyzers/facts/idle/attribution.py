@@ -10,7 +10,7 @@ from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.facts.activity.host_activity import HostThread
 from tightship_analyzers.facts.idle.attributed import Attributed, Piece, joined
 from tightship_analyzers.facts.idle.found import NO_THREAD, Found
-from tightship_analyzers.facts.idle.place_index import Labels, PlaceBook
+from tightship_analyzers.facts.idle.place_index import Labels, PlaceIndex
 from tightship_analyzers.facts.idle.stalls import Stalls
 from tightship_analyzers.facts.idle.thread_places import Forward, Frames, ThreadPlaces
 from tightship_analyzers.facts.idle.waits import Waits
@@ -32,7 +32,7 @@ class Attribution:
         self._trace = trace
         self._main_tid = main_tid
         self._stalls = Stalls.of(trace, np.isin(trace.launches.tid, work_tids)) if trace.device_kind == "gpu" else None
-        self._book = PlaceBook(trace.names)
+        self._place_index = PlaceIndex(trace.names)
         self._forward = Forward(trace.host_ops, trace.names, main_tid)
         self._threads = {main_tid: main}
         self._frames: dict[int, Frames] = {}
@@ -51,7 +51,7 @@ class Attribution:
             some = waits.take(block)
             found = [part for part in self._found(some, queued, queued_row[block], edges) if len(part.start_ns)]
             pieces.extend(self._placed(found, some))
-        return joined(pieces, self._book.places)
+        return joined(pieces, self._place_index.places)
 
     def _found(self, waits: Waits, queued: Cause, queued_row: Int64s, edges: Intervals) -> Iterator[Found]:
         yield self._queued(waits, queued, queued_row)
@@ -128,12 +128,12 @@ class Attribution:
             part = whole if whole.is_constant else _cut(whole, threads)
             labels = self._labels(part, threads)
             yield Piece(
-                part.start_ns, part.end_ns, part.cause, self._book.numbers(labels, _before(part, waits, threads))
+                part.start_ns, part.end_ns, part.cause, self._place_index.numbers(labels, _before(part, waits, threads))
             )
 
     def _frames_of(self, tid: int) -> Frames:
         if tid not in self._frames:
-            self._frames[tid] = Frames(self._trace, tid, self._book.paths)
+            self._frames[tid] = Frames(self._trace, tid, self._place_index.paths)
         return self._frames[tid]
 
     def _labels(self, part: Found, threads: dict[int, ThreadPlaces]) -> Labels:

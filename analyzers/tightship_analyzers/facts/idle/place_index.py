@@ -70,7 +70,7 @@ class ModulePaths:
         return path
 
 
-class PlaceBook:
+class PlaceIndex:
     """Numbers the distinct places of a trace."""
 
     def __init__(self, names: Names) -> None:
