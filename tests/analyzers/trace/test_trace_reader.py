@@ -16,7 +16,7 @@ from tightship_analyzers import trace
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.columns import EventKind, Evidence
 from tightship_analyzers.trace.kineto.columns import MOST_BLOCKS, EventColumns
-from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.event_stream import EventStream
 from tightship_analyzers.trace.kineto.events import decode
 from tightship_analyzers.trace.kineto.kinds import OVERHEADS, Event
 
@@ -92,10 +92,10 @@ def test_a_block_may_end_at_any_byte(written: Written, layout: str) -> None:
 
 def cut(path: Path, limits: trace.Limits) -> tuple[list[Event], dict[str, Any]]:
     """The decoded events of a file, and what stands beside them."""
-    cutter = Cutter(TextSource(path, limits), limits)
-    events = [event for piece in cutter for event in piece]
-    assert cutter.warnings == []
-    return events, cutter.members
+    event_stream = EventStream(TextSource(path, limits), limits)
+    events = [event for piece in event_stream for event in piece]
+    assert event_stream.warnings == []
+    return events, event_stream.members
 
 
 def test_cut_off_at_any_byte_keeps_what_is_whole(written: Written) -> None:

@@ -14,7 +14,7 @@ import trace_files
 from tightship_analyzers import trace
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.kineto.columns import EventColumns
-from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.event_stream import EventStream
 from tightship_analyzers.trace.kineto.reader import open_trace
 from tightship_analyzers.trace.kineto.second_process import SecondReader
 from tightship_analyzers.trace.limits import Limits
@@ -55,25 +55,25 @@ class Waited:
         started._connection.poll(60)
         self.began_at = started.begins_at()
 
-    def read(self, source: Path, limits: Limits) -> tuple[EventColumns, Cutter]:
-        cutter = Cutter(TextSource(source, limits), limits, self.second)
+    def read(self, source: Path, limits: Limits) -> tuple[EventColumns, EventStream]:
+        event_stream = EventStream(TextSource(source, limits), limits, self.second)
         columns = EventColumns(limits)
         try:
-            for block in cutter:
+            for block in event_stream:
                 columns.add(block)
-            if cutter.rest_is_elsewhere:
+            if event_stream.rest_is_elsewhere:
                 self.second.append_to(columns)
         finally:
             self.second.stop()
-        return columns, cutter
+        return columns, event_stream
 
 
-def by_one(source: Path, limits: Limits = ALWAYS) -> tuple[EventColumns, Cutter]:
-    cutter = Cutter(TextSource(source, limits), limits)
+def by_one(source: Path, limits: Limits = ALWAYS) -> tuple[EventColumns, EventStream]:
+    event_stream = EventStream(TextSource(source, limits), limits)
     columns = EventColumns(limits)
-    for block in cutter:
+    for block in event_stream:
         columns.add(block)
-    return columns, cutter
+    return columns, event_stream
 
 
 def content(columns: EventColumns) -> list[object]:
@@ -94,10 +94,10 @@ def content(columns: EventColumns) -> list[object]:
 def test_two_readers_see_what_one_sees(tmp_path: Path, text: bytes, packed: bool) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(text) if packed else text)
-    both, cutter = Waited(path, ALWAYS).read(path, ALWAYS)
+    both, event_stream = Waited(path, ALWAYS).read(path, ALWAYS)
     one, alone = by_one(path)
-    assert cutter.rest_is_elsewhere and not alone.rest_is_elsewhere
-    assert cutter.members == alone.members and cutter.warnings == []
+    assert event_stream.rest_is_elsewhere and not alone.rest_is_elsewhere
+    assert event_stream.members == alone.members and event_stream.warnings == []
     assert content(both) == content(one)
 
 
@@ -124,11 +124,15 @@ def test_a_damaged_end_is_read_by_the_first_reader(
     path.write_bytes(damage(text))
     waited = Waited(path, ALWAYS)
     assert waited.began_at > 0
-    both, cutter = waited.read(path, ALWAYS)
+    both, event_stream = waited.read(path, ALWAYS)
     one, alone = by_one(path)
-    assert not cutter.rest_is_elsewhere
-    assert (cutter.warnings, cutter.cut_off, cutter.lost) == (alone.warnings, alone.cut_off, alone.lost)
-    assert cutter.warnings
+    assert not event_stream.rest_is_elsewhere
+    assert (event_stream.warnings, event_stream.cut_off, event_stream.lost) == (
+        alone.warnings,
+        alone.cut_off,
+        alone.lost,
+    )
+    assert event_stream.warnings
     assert content(both) == content(one)
 
 
@@ -142,9 +146,9 @@ def test_a_wrong_guess_counts_nothing(tmp_path: Path) -> None:
     path.write_bytes(real[:place] + b'"list": ' + inner + b", " + real[place:])
     limits = replace(ALWAYS, block_bytes=2**10)
     waited = Waited(path, limits)
-    both, cutter = waited.read(path, limits)
+    both, event_stream = waited.read(path, limits)
     one, _ = by_one(path, limits)
-    assert not cutter.rest_is_elsewhere
+    assert not event_stream.rest_is_elsewhere
     assert content(both) == content(one)
 
 

@@ -46,7 +46,7 @@ class Second(Protocol):
         """Waits until it has read to the end: the top-level entries; None where it did not get there soundly."""
 
 
-class Cutter:
+class EventStream:
     """Iterating yields lists of decoded events; afterwards `members`, `lost` and `warnings` tell the rest."""
 
     def __init__(self, text: TextSource, limits: Limits, second: Second | None = None) -> None:

@@ -7,7 +7,7 @@ import os
 from tightship_analyzers.trace.blocks import Progress, TextSource
 from tightship_analyzers.trace.kineto.assemble import Assembler
 from tightship_analyzers.trace.kineto.columns import EventColumns
-from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.event_stream import EventStream
 from tightship_analyzers.trace.kineto.second_process import SecondReader
 from tightship_analyzers.trace.limits import DEFAULT_LIMITS, Limits, TraceError
 from tightship_analyzers.trace.model import Trace
@@ -31,23 +31,23 @@ def open_trace(
     """
     text = TextSource(source, limits, progress)
     second = SecondReader.start(source, limits) if processes > 1 else None
-    cutter = Cutter(text, limits, second)
+    event_stream = EventStream(text, limits, second)
     columns = EventColumns(limits)
     try:
-        for events in cutter:
+        for events in event_stream:
             columns.add(events)
             _check_count(columns, text, limits)
         columns.add_waiting()
-        if cutter.rest_is_elsewhere and second is not None:
+        if event_stream.rest_is_elsewhere and second is not None:
             second.append_to(columns)
             _check_count(columns, text, limits)
             text.told_whole()
     finally:
         if second is not None:
             second.stop()
-    assembler = Assembler(columns, cutter.members, limits, cut_off=cutter.cut_off)
+    assembler = Assembler(columns, event_stream.members, limits, cut_off=event_stream.cut_off)
     trace = assembler.trace(text.source)
-    trace.warnings[:0] = cutter.warnings
+    trace.warnings[:0] = event_stream.warnings
     if not trace.span_ns and not trace.warnings:
         trace.warnings.append("the trace holds no events with a duration")
     return trace

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from tightship_analyzers.trace.blocks import GZIP_MAGIC, TextSource
 from tightship_analyzers.trace.kineto.columns import EventColumns
-from tightship_analyzers.trace.kineto.event_stream import Cutter
+from tightship_analyzers.trace.kineto.event_stream import EventStream
 from tightship_analyzers.trace.limits import Limits, TraceError
 
 SHARE = 0.52
@@ -99,18 +99,18 @@ def _read(connection: Connection, source: str, limits: Limits, skipped_bytes: in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whatever is wrong with the file, the first reader meets it too, and says so.
     with contextlib.suppress(Exception):
-        cutter = Cutter(TextSource(source, limits), limits)
-        pieces = iter(cutter)
+        event_stream = EventStream(TextSource(source, limits), limits)
+        pieces = iter(event_stream)
         next(pieces)
-        if not cutter.skip(skipped_bytes):
+        if not event_stream.skip(skipped_bytes):
             return
-        connection.send(cutter.offset)
+        connection.send(event_stream.offset)
         columns = EventColumns(limits)
         for events in pieces:
             columns.add(events)
-        if cutter.warnings or columns.full:
+        if event_stream.warnings or columns.full:
             return
-        connection.send(cutter.members)
+        connection.send(event_stream.members)
         for portion in columns.portions():
             connection.send(portion)
         connection.send(None)
