@@ -50,11 +50,11 @@ def test_a_silent_agent_loses_its_lease_three_times_at_most(session: Session) ->
         (lease,) = capture_flow.lease(session, lease_of("a1"), now=now)
         assert lease.attempt == attempt
         capture_flow.report(session, key, told("armed", ranks=[0]), now=now)
-        assert capture_flow.sweep(session, never, now=now + LEASE_NS).taken_back == []
+        assert capture_flow.sweep(session, never, now=now + LEASE_NS).released == []
         now += LEASE_NS + 1
         result = capture_flow.sweep(session, never, now=now)
         if attempt < 3:
-            assert result.taken_back == [key]
+            assert result.released == [key]
             assert state_of(session, key) == (
                 "requested",
                 f"attempt {attempt} of 3: the agent on h1 went silent while armed",
@@ -68,7 +68,7 @@ def test_every_report_renews_the_lease(session: Session) -> None:
     key = armed(session)
     for second in range(0, 120, 25):
         capture_flow.report(session, key, told("recording"), now=NOW + second * S)
-        assert capture_flow.sweep(session, never, now=NOW + (second + 24) * S).taken_back == []
+        assert capture_flow.sweep(session, never, now=NOW + (second + 24) * S).released == []
 
 
 def test_a_lease_given_back_is_offered_again_after_a_moment(session: Session) -> None:

@@ -16,8 +16,8 @@ from tightship_platform.captures.transitions import (
     lapse,
     lock,
     move,
+    release,
     renew,
-    take_back,
 )
 from tightship_platform.database.models import Capture, Run
 from tightship_platform.errors import Conflict, Invalid
@@ -135,7 +135,7 @@ def report(session: Session, key: str, told: CaptureReport, *, now: int | None =
         move(capture, state, now, reason)
     elif state == CaptureState.REQUESTED:
         if capture.state != CaptureState.REQUESTED:
-            take_back(session, capture, reason, now)
+            release(session, capture, reason, now)
     else:
         if manifest:
             capture.expected = manifest

@@ -29,7 +29,7 @@ class SweepResult:
 
     expired: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    taken_back: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     enqueued: list[str] = field(default_factory=list)
 
 
@@ -58,7 +58,7 @@ def sweep(session: Session, enqueue: Callable[[str], None], *, now: int | None =
             {
                 CaptureState.EXPIRED: result.expired,
                 CaptureState.FAILED: result.failed,
-                CaptureState.REQUESTED: result.taken_back,
+                CaptureState.REQUESTED: result.released,
             }[CaptureState(capture.state)].append(key)
     return result
 

@@ -64,7 +64,7 @@ def renew(capture: Capture, now: int) -> None:
     capture.lease_expires_ns = now + patience
 
 
-def take_back(session: Session, capture: Capture, why: str, now: int) -> None:
+def release(session: Session, capture: Capture, why: str, now: int) -> None:
     """End an attempt: back to `requested`, or to `failed` when the run has ended or the attempts are used up."""
     run = session.get_one(Run, capture.run_id)
     if run.end_ns is not None:
@@ -90,7 +90,7 @@ def lapse(session: Session, capture: Capture, now: int) -> None:
         minutes = UPLOAD_NS // (60 * NS_PER_S)
         move(capture, CaptureState.FAILED, now, f"the trace files did not arrive within {minutes} min")
     else:
-        take_back(session, capture, f"the agent on {capture.lease_host} went silent while {capture.state}", now)
+        release(session, capture, f"the agent on {capture.lease_host} went silent while {capture.state}", now)
 
 
 def finish_upload(session: Session, capture: Capture, now: int) -> bool:

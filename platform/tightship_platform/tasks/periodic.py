@@ -48,7 +48,7 @@ def sweep_captures() -> None:
     settings = load_settings()
     for key in due:
         send(settings, ANALYZE_CAPTURE, key)
-    for fate in ("expired", "failed", "taken_back"):
+    for fate in ("expired", "failed", "released"):
         for key in getattr(result, fate):
             log.info("Capture %s: %s", key, fate.replace("_", " "))
 

@@ -46,7 +46,7 @@ class Seen:
 
                 updates.start_early = counted
             found = body(model, optimizer)
-            self.back = updates.taken_back
+            self.back = updates.released
             return found
 
         return watched
