@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import tightship_offload as offload
 from tightship_analyzers.offload_planner.candidate import Candidate, Rules, spread_over
-from tightship_analyzers.offload_planner.constraints import Wish
+from tightship_analyzers.offload_planner.constraints import Constraints
 from tightship_analyzers.offload_planner.measured import profile_of
 from tightship_analyzers.offload_planner.planner import search
 from tightship_analyzers.offload_planner.profile import Profile
@@ -126,13 +126,13 @@ def main() -> None:
         budget = Candidate(
             profile=profile, hardware=machine, slots=slots, resident=resident, gpu_resident=resident
         ).memory.device
-        wish = Wish(
+        constraints = Constraints(
             device_bytes=budget,
             recompute=Recompute.NONE,
             micro_batches=1,
             rules=Rules(clipping=Clipping.NONE, threads=1),
         )
-        chosen = search(profile, machine, wish).recommended
+        chosen = search(profile, machine, constraints).recommended
         mine = (chosen.candidate.slots, chosen.candidate.resident)
         all_windows = windows(profile, machine, budget)
         if mine not in all_windows:

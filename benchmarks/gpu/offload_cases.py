@@ -163,7 +163,7 @@ def no_offload(shape: Shape, device: str, folder: Path, cap: int | None) -> tupl
 def tightship(shape: Shape, device: str, folder: Path, cap: int | None) -> tuple[Step, dict[str, Any]]:
     """By a plan from the steps that were measured without offload, else from counted work."""
     import tightship_offload as offload
-    from tightship_analyzers.offload_planner.constraints import Wish
+    from tightship_analyzers.offload_planner.constraints import Constraints
     from tightship_analyzers.offload_planner.measured import profile_of
     from tightship_analyzers.offload_planner.plans import make_plan
     from tightship_offload.plan.model import Dtype, HardwareSpec, Precision, Recompute
@@ -177,8 +177,8 @@ def tightship(shape: Shape, device: str, folder: Path, cap: int | None) -> tuple
     low = shape.dtype != "float32"
     if low:
         profile = replace(profile, precision=Precision(weights=Dtype.BF16, master=Dtype.FP32, gradients=Dtype.BF16))
-    wish = Wish(device_bytes=cap, recompute=Recompute.LAYER, micro_batches=1)
-    plan = make_plan(profile, hardware, wish).plan
+    constraints = Constraints(device_bytes=cap, recompute=Recompute.LAYER, micro_batches=1)
+    plan = make_plan(profile, hardware, constraints).plan
     model = make(shape)
     model, optimizer = offload.apply(model, adamw(model), plan)
     assert plan.prediction is not None

@@ -16,7 +16,7 @@ from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tightship_analyzers.offload_planner.constraints import Wish
+    from tightship_analyzers.offload_planner.constraints import Constraints
     from tightship_analyzers.offload_planner.profile import Profile
     from tightship_offload.plan.model import HardwareSpec
 
@@ -148,8 +148,8 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         else:
             assert source is not None
             profile, hardware = _profile(source, given)
-        wish = _wish(wished, profile)
-        planned = make_plan(profile, hardware, wish)
+        constraints = _constraints(wished, profile)
+        planned = make_plan(profile, hardware, constraints)
         target = output or Path("plan.yaml")
         lines = [f"{heading(planned.plan)}.", *explain(planned.plan)]
         lines[1:1] = [planned.change] if planned.change else []
@@ -277,8 +277,8 @@ def _measured() -> HardwareSpec:
     return measure_rates()
 
 
-def _wish(wished: dict[str, Any], profile: Profile) -> Wish:
-    from tightship_analyzers.offload_planner.constraints import Wish
+def _constraints(wished: dict[str, Any], profile: Profile) -> Constraints:
+    from tightship_analyzers.offload_planner.constraints import Constraints
     from tightship_analyzers.offload_planner.plans import rules_for
     from tightship_offload.plan.host_limits import read_host_limits
     from tightship_offload.plan.model import Recompute
@@ -288,7 +288,7 @@ def _wish(wished: dict[str, Any], profile: Profile) -> Wish:
     count = len(profile.layers)
     if slots is not None and slots > count:
         raise Invalid("--slots", slots, f"1 to {count}, the number of layers")
-    return Wish(
+    return Constraints(
         device_bytes=wished["device_memory"],
         host_bytes=wished["host_memory"],
         pinned_bytes=wished["pinned_budget"],

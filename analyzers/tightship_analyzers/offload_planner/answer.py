@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tightship_analyzers.offload_planner.assumed import ASSUMED_SPREAD_FRAC, NOTE, assumed_hardware, on_device
-from tightship_analyzers.offload_planner.constraints import Wish
+from tightship_analyzers.offload_planner.constraints import Constraints
 from tightship_analyzers.offload_planner.fit import fit
 from tightship_analyzers.offload_planner.plans import rules_for
 from tightship_analyzers.offload_planner.profile import Profile, parse_profile
@@ -52,8 +52,8 @@ def answer(question: Question, tell: Tell = lambda _: None) -> dict[str, Any]:
             )
         original = parse_profile(question.profile)
     profile, machine, is_assumed = _on_machine(original, question)
-    wish = Wish(device_bytes=question.budget_bytes, rules=rules_for(profile))
-    return fit(profile, machine, wish, tell=tell) | {
+    constraints = Constraints(device_bytes=question.budget_bytes, rules=rules_for(profile))
+    return fit(profile, machine, constraints, tell=tell) | {
         "profile": json.dumps(original.as_mapping()),
         "source": None if source is None else asdict(source),
         "assumed": is_assumed,

@@ -1,4 +1,4 @@
-"""What a plan may use: the user's wish, the machine, its control group and its limit on pinned memory."""
+"""What a plan may use: the user's constraints, the machine, its control group and its limit on pinned memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST_MARGIN_FRAC = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Constraints:
     """What the user fixes; None: the planner chooses, within what the machine allows."""
 
     device_bytes: int | None = None
@@ -67,23 +67,23 @@ class Shortfall:
         return self.needed - self.allowed
 
 
-def limits_for(hardware: HardwareSpec, wish: Wish) -> Limits:
+def limits_for(hardware: HardwareSpec, constraints: Constraints) -> Limits:
     """The limits in force. A margin is kept of what the machine has, none of what the user grants."""
     device, device_by = _less_margin(hardware.device_bytes, DEVICE_MARGIN_FRAC), "the device's memory less 5 %"
-    if wish.device_bytes is not None and wish.device_bytes < device:
-        device, device_by = wish.device_bytes, "the device budget given"
+    if constraints.device_bytes is not None and constraints.device_bytes < device:
+        device, device_by = constraints.device_bytes, "the device budget given"
     host, host_by = _less_margin(hardware.host_bytes, HOST_MARGIN_FRAC), "the host's memory less 10 %"
-    if wish.host is not None and wish.host.usable is not None:
-        usable = _less_margin(wish.host.usable, HOST_MARGIN_FRAC)
+    if constraints.host is not None and constraints.host.usable is not None:
+        usable = _less_margin(constraints.host.usable, HOST_MARGIN_FRAC)
         if usable < host:
-            host, host_by = usable, f"{wish.host.binding} less 10 %"
-    if wish.host_bytes is not None and wish.host_bytes < host:
-        host, host_by = wish.host_bytes, "the host budget given"
+            host, host_by = usable, f"{constraints.host.binding} less 10 %"
+    if constraints.host_bytes is not None and constraints.host_bytes < host:
+        host, host_by = constraints.host_bytes, "the host budget given"
     pinned, pinned_by = None, "nothing"
-    if wish.pinned_bytes is not None:
-        pinned, pinned_by = wish.pinned_bytes, "the budget of pinned memory given"
-    elif wish.host is not None and wish.host.memlock is not None and hardware.device != "cpu":
-        pinned, pinned_by = wish.host.memlock, "the memlock limit (ulimit -l)"
+    if constraints.pinned_bytes is not None:
+        pinned, pinned_by = constraints.pinned_bytes, "the budget of pinned memory given"
+    elif constraints.host is not None and constraints.host.memlock is not None and hardware.device != "cpu":
+        pinned, pinned_by = constraints.host.memlock, "the memlock limit (ulimit -l)"
     return Limits(device=device, device_by=device_by, host=host, host_by=host_by, pinned=pinned, pinned_by=pinned_by)
 
 

@@ -1,7 +1,7 @@
 """Will it fit, and how fast? A profile on a machine, answered as plain data: the plan, what else there was, and how
 memory and step time change with the window.
 
-answer = fit(profile, hardware, wish)
+answer = fit(profile, hardware, constraints)
 answer["refused"] or answer["plan"]      # one line, or the plan as YAML
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tightship_analyzers.offload_planner.candidate import Candidate, links_of
-from tightship_analyzers.offload_planner.constraints import Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.constraints import Constraints, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.plans import Planned, interval_of, make_plan, prediction_of
 from tightship_analyzers.offload_planner.profile import Profile
@@ -29,7 +29,9 @@ MOST_POINTS = 24
 Tell = Callable[[str], None]
 
 
-def fit(profile: Profile, hardware: HardwareSpec, wish: Wish, *, tell: Tell = lambda _: None) -> dict[str, Any]:
+def fit(
+    profile: Profile, hardware: HardwareSpec, constraints: Constraints, *, tell: Tell = lambda _: None
+) -> dict[str, Any]:
     """The answer; every key is there, null where there is nothing to say.
 
     Keys: model, layers, parameters, machine, limits, whole (the step without offload, and whether it fits), refused,
@@ -37,26 +39,26 @@ def fit(profile: Profile, hardware: HardwareSpec, wish: Wish, *, tell: Tell = la
 
     :param tell: told what is being done.
     """
-    answer = _subject(profile, hardware, wish)
+    answer = _subject(profile, hardware, constraints)
     tell("trying windows")
     try:
-        planned = make_plan(profile, hardware, wish)
+        planned = make_plan(profile, hardware, constraints)
     except PlanError as error:
         base = Candidate(
             profile=profile,
             hardware=hardware,
-            rules=wish.rules,
+            rules=constraints.rules,
             slots=2,
-            recompute=wish.recompute or profile.recompute,
-            micro_batches=wish.micro_batches or profile.micro_batches,
+            recompute=constraints.recompute or profile.recompute,
+            micro_batches=constraints.micro_batches or profile.micro_batches,
         )
-        return answer | {"refused": str(error), "window": _window(base, wish, timed=False)}
+        return answer | {"refused": str(error), "window": _window(base, constraints, timed=False)}
     tell("simulating every window")
-    return answer | _planned(planned, profile) | {"window": _window(_base_of(planned), wish, timed=True)}
+    return answer | _planned(planned, profile) | {"window": _window(_base_of(planned), constraints, timed=True)}
 
 
-def _subject(profile: Profile, hardware: HardwareSpec, wish: Wish) -> dict[str, Any]:
-    limits = limits_for(hardware, wish)
+def _subject(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> dict[str, Any]:
+    limits = limits_for(hardware, constraints)
     return {
         "model": profile.model.name,
         "layers": len(profile.layers),
@@ -66,11 +68,11 @@ def _subject(profile: Profile, hardware: HardwareSpec, wish: Wish) -> dict[str, 
         "limits": {
             "device_bytes": limits.device,
             "device_by": limits.device_by,
-            "is_budget": limits.device == wish.device_bytes,
+            "is_budget": limits.device == constraints.device_bytes,
             "host_bytes": limits.host,
             "host_by": limits.host_by,
         },
-        "whole": _whole(profile, hardware, wish),
+        "whole": _whole(profile, hardware, constraints),
         "refused": None,
         "heading": None,
         "change": None,
@@ -82,13 +84,13 @@ def _subject(profile: Profile, hardware: HardwareSpec, wish: Wish) -> dict[str, 
     }
 
 
-def _whole(profile: Profile, hardware: HardwareSpec, wish: Wish) -> dict[str, Any]:
+def _whole(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> dict[str, Any]:
     """The loop as it is, everything on the device."""
     every = frozenset(range(len(profile.layers)))
     one = Candidate(
         profile=profile,
         hardware=hardware,
-        rules=wish.rules,
+        rules=constraints.rules,
         slots=1,
         resident=every,
         gpu_resident=every,
@@ -102,7 +104,7 @@ def _whole(profile: Profile, hardware: HardwareSpec, wish: Wish) -> dict[str, An
         "step_ns": step.value,
         "low_ns": step.low,
         "high_ns": step.high,
-        "fits": not shortfalls(memory, limits_for(hardware, wish)),
+        "fits": not shortfalls(memory, limits_for(hardware, constraints)),
     }
 
 
@@ -143,9 +145,9 @@ def _base_of(planned: Planned) -> Candidate:
     return replace(one, resident=frozenset(), gpu_resident=frozenset())  # all stay: the curve shows what a window is
 
 
-def _window(base: Candidate, wish: Wish, *, timed: bool) -> dict[str, Any]:
+def _window(base: Candidate, constraints: Constraints, *, timed: bool) -> dict[str, Any]:
     """Memory, and where anything fits the step time, of every window with the same resident layers and loop."""
-    limits = limits_for(base.hardware, wish)
+    limits = limits_for(base.hardware, constraints)
     moving = len(base.profile.layers) - len(base.resident)
     points = []
     for slots in _counts(min(2, moving), moving, base.slots):

@@ -1,6 +1,6 @@
 """The search: prune by memory and by what the busiest resource needs anyway, decide by simulation.
 
-found = search(profile, hardware, Wish(device_bytes=8 * 2**30))
+found = search(profile, hardware, Constraints(device_bytes=8 * 2**30))
 found.recommended, found.fastest, found.smallest, found.most_headroom
 
 The recommendation is the smallest use of device memory whose step is within `TOLERANCE_FRAC` of the shortest.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from tightship_analyzers.offload_planner.candidate import Candidate, links_of, spread_over
-from tightship_analyzers.offload_planner.constraints import Limits, Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.constraints import Constraints, Limits, limits_for, shortfalls
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.refusal import refuse
 from tightship_analyzers.offload_planner.simulate import Result, simulate
@@ -62,26 +62,26 @@ class Found:
     """Candidates that were simulated."""
 
 
-def search(profile: Profile, hardware: HardwareSpec, wish: Wish | None = None) -> Found:
+def search(profile: Profile, hardware: HardwareSpec, constraints: Constraints | None = None) -> Found:
     """The best windows for a model on a machine.
 
     :raises PlanError: nothing fits; the line names the smallest change that makes it fit.
     """
-    return _Search(profile, hardware, wish or Wish()).run()
+    return _Search(profile, hardware, constraints or Constraints()).run()
 
 
 @dataclass
 class _Search:
     profile: Profile
     hardware: HardwareSpec
-    wish: Wish
+    constraints: Constraints
     options: dict[tuple[object, ...], Option] = field(default_factory=dict)
 
     def run(self) -> Found:
-        self.limits = limits_for(self.hardware, self.wish)
+        self.limits = limits_for(self.hardware, self.constraints)
         groups = [group for one in self._windows() if (group := self._slot_range(one))]
         if not groups:
-            refuse(self.profile, self.hardware, self.wish, self.limits, list(self._smallest()))
+            refuse(self.profile, self.hardware, self.constraints, self.limits, list(self._smallest()))
         self._try_all(groups)
         self._climb()
         self._stream()
@@ -193,7 +193,7 @@ class _Search:
 
     def _neighbours(self, one: Candidate) -> Iterator[list[Candidate]]:
         """One layer more or less, or another one; of layers that cost the same only the first is exchanged."""
-        if self.wish.resident is not None:
+        if self.constraints.resident is not None:
             return
         layers = self.profile.layers
         others = [i for i in range(len(layers)) if i not in one.resident]
@@ -207,7 +207,7 @@ class _Search:
             sets += [one.resident - {i} | pair for i in one.resident for pair in pairs]
             sets += [one.resident - pair | {k} for pair in gone for k in kinds.values()]
         for resident in sets:
-            on_cpu = self.wish.residents_on_cpu and one.resident and not one.gpu_resident
+            on_cpu = self.constraints.residents_on_cpu and one.resident and not one.gpu_resident
             placed = frozenset[int]() if on_cpu else resident
             group = self._slot_range(
                 replace(one, resident=resident, gpu_resident=placed, gpu_streamed=one.gpu_streamed - resident)
@@ -217,7 +217,7 @@ class _Search:
 
     def _stream(self) -> None:
         """How many layers stream through the device to be updated: to the layer, around the best."""
-        if not self.wish.may_stream:
+        if not self.constraints.may_stream:
             return
         base = self._best().candidate
         moving = [i for i in range(len(self.profile.layers)) if i not in base.resident]
@@ -251,23 +251,25 @@ class _Search:
     def _windows(self) -> Iterator[Candidate]:
         """All that is tried, but for the number of slots."""
         count = len(self.profile.layers)
-        residents = [frozenset(self.wish.resident)] if self.wish.resident is not None else self._resident_sets()
+        residents = (
+            [frozenset(self.constraints.resident)] if self.constraints.resident is not None else self._resident_sets()
+        )
         for base in self._loops():
             for resident in residents:
-                if resident and self.wish.residents_on_cpu:
+                if resident and self.constraints.residents_on_cpu:
                     yield replace(base, resident=resident)
                 placed = replace(base, resident=resident, gpu_resident=resident)
                 yield placed
                 moving = [i for i in range(count) if i not in resident]
-                for quarters in (1, 2, 3, 4) if self.wish.may_stream else ():
+                for quarters in (1, 2, 3, 4) if self.constraints.may_stream else ():
                     first = len(moving) * (4 - quarters) // 4
                     yield replace(placed, gpu_streamed=frozenset(moving[first:]))
 
     def _slot_range(self, base: Candidate) -> list[Candidate]:
         """The same with every number of slots that fits, in ascending order."""
         moving = len(self.profile.layers) - len(base.resident)
-        if self.wish.slots is not None:
-            counts = range(self.wish.slots, self.wish.slots + 1)
+        if self.constraints.slots is not None:
+            counts = range(self.constraints.slots, self.constraints.slots + 1)
         else:
             counts = range(min(2, max(1, moving)), max(1, moving) + 1)
         found: list[Candidate] = []
@@ -279,13 +281,13 @@ class _Search:
         return found
 
     def _loops(self) -> Iterator[Candidate]:
-        recomputes = list(Recompute) if self.wish.recompute is None else [self.wish.recompute]
+        recomputes = list(Recompute) if self.constraints.recompute is None else [self.constraints.recompute]
         for recompute in recomputes:
             for micro_batches in self._micro_batches():
                 yield Candidate(
                     profile=self.profile,
                     hardware=self.hardware,
-                    rules=self.wish.rules,
+                    rules=self.constraints.rules,
                     slots=2,
                     recompute=recompute,
                     micro_batches=micro_batches,
@@ -293,8 +295,8 @@ class _Search:
 
     def _micro_batches(self) -> list[int]:
         given = self.profile.micro_batches
-        if self.wish.micro_batches is not None:
-            return [self.wish.micro_batches]
+        if self.constraints.micro_batches is not None:
+            return [self.constraints.micro_batches]
         batch = self.profile.batch or 1
         return [given * cut for cut in range(1, min(batch, 64) + 1) if batch % cut == 0]
 
@@ -302,7 +304,7 @@ class _Search:
         """All that is tried with the fewest slots, for a refusal to start from."""
         for one in self._windows():
             moving = max(1, len(self.profile.layers) - len(one.resident))
-            yield replace(one, slots=self.wish.slots or min(2, moving))
+            yield replace(one, slots=self.constraints.slots or min(2, moving))
 
     def _resident_sets(self) -> list[frozenset[int]]:
         """Layers to keep: the first (updated last, needed first), the last, evenly spread ones; all sets of a few."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tightship_analyzers.offload_planner.candidate import Rules
-from tightship_analyzers.offload_planner.constraints import Wish
+from tightship_analyzers.offload_planner.constraints import Constraints
 from tightship_analyzers.offload_planner.planner import Option, search
 from tightship_analyzers.offload_planner.profile import Origin, Profile
 from tightship_offload.errors import PlanError
@@ -48,9 +48,9 @@ def rules_for(profile: Profile, *, early: bool = False, threads: int | None = No
     return Rules(start=UpdateStart.DURING_BACKWARD, clipping=clipping, threads=threads)
 
 
-def plan_of(option: Option, wish: Wish) -> Plan:
+def plan_of(option: Option, constraints: Constraints) -> Plan:
     """The plan that a candidate stands for, with its prediction."""
-    one, rules = option.candidate, wish.rules
+    one, rules = option.candidate, constraints.rules
     profile = one.profile
     tokens = profile.tokens
     return Plan(
@@ -71,7 +71,11 @@ def plan_of(option: Option, wish: Wish) -> Plan:
             tokens=None if tokens is None else max(1, tokens * profile.micro_batches // one.micro_batches),
         ),
         precision=profile.precision,
-        budget=Budget(device_bytes=wish.device_bytes, host_bytes=wish.host_bytes, pinned_bytes=wish.pinned_bytes),
+        budget=Budget(
+            device_bytes=constraints.device_bytes,
+            host_bytes=constraints.host_bytes,
+            pinned_bytes=constraints.pinned_bytes,
+        ),
         hardware=one.hardware,
         prediction=prediction_of(option),
     )
@@ -106,17 +110,17 @@ class Planned:
     """What the loop has to do for the plan that it did not do when it was profiled; empty: nothing."""
 
 
-def make_plan(profile: Profile, hardware: HardwareSpec, wish: Wish) -> Planned:
+def make_plan(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> Planned:
     """The best plan that leaves the loop as it is; where none fits, the best with a changed loop, which it names.
 
     :raises PlanError: nothing fits; the line names the smallest change that makes it fit.
     """
     as_it_is = replace(
-        wish,
-        recompute=wish.recompute or profile.recompute,
-        micro_batches=wish.micro_batches or profile.micro_batches,
+        constraints,
+        recompute=constraints.recompute or profile.recompute,
+        micro_batches=constraints.micro_batches or profile.micro_batches,
     )
-    changed = search(profile, hardware, wish)
+    changed = search(profile, hardware, constraints)
     try:
         found = search(profile, hardware, as_it_is)
     except PlanError:
@@ -130,7 +134,7 @@ def make_plan(profile: Profile, hardware: HardwareSpec, wish: Wish) -> Planned:
     if changed.recommended.step_ns < found.recommended.step_ns * (1 - WORTH_A_CHANGE_FRAC):
         options["changed loop"] = changed.recommended
     return Planned(
-        plan=plan_of(found.recommended, wish),
+        plan=plan_of(found.recommended, constraints),
         options=options,
         simulated=found.simulated + changed.simulated,
         change=_change(profile, found.recommended),

@@ -1,4 +1,4 @@
-"""A wish that nothing fits is refused with the smallest change that makes something fit."""
+"""A constraints that nothing fits is refused with the smallest change that makes something fit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import NoReturn
 
 from tightship_analyzers.offload_planner.candidate import Candidate
-from tightship_analyzers.offload_planner.constraints import Limits, Shortfall, Wish, shortfalls
+from tightship_analyzers.offload_planner.constraints import Constraints, Limits, Shortfall, shortfalls
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.model import HardwareSpec, Recompute
 from tightship_platform.units import format_bytes
 
 
-def refuse(profile: Profile, hardware: HardwareSpec, wish: Wish, limits: Limits, smallest: list[Candidate]) -> NoReturn:
+def refuse(
+    profile: Profile, hardware: HardwareSpec, constraints: Constraints, limits: Limits, smallest: list[Candidate]
+) -> NoReturn:
     """Say what does not fit and what to change.
 
     :raises PlanError: always.
@@ -22,7 +24,7 @@ def refuse(profile: Profile, hardware: HardwareSpec, wish: Wish, limits: Limits,
     nearest = min(smallest, key=lambda one: _excess(shortfalls(one.memory, limits)))
     broken = shortfalls(nearest.memory, limits)
     worst = broken[0]
-    change = next(_changes(profile, wish, limits, nearest), None)
+    change = next(_changes(profile, constraints, limits, nearest), None)
     more = ", and ".join(f"{format_bytes(one.missing)} more {one.what}" for one in broken)
     fix = f"{change}, or give {more}" if change is not None else f"give {more}{_other_ways(broken)}"
     raise PlanError(
@@ -31,32 +33,34 @@ def refuse(profile: Profile, hardware: HardwareSpec, wish: Wish, limits: Limits,
     )
 
 
-def _changes(profile: Profile, wish: Wish, limits: Limits, nearest: Candidate) -> Iterator[str]:
-    """Changes of the wish that suffice, the smallest first."""
+def _changes(profile: Profile, constraints: Constraints, limits: Limits, nearest: Candidate) -> Iterator[str]:
+    """Changes of the constraints that suffice, the smallest first."""
 
     def fits(candidate: Candidate) -> bool:
         return not shortfalls(candidate.memory, limits)
 
-    if wish.resident:
-        for kept in range(len(wish.resident) - 1, -1, -1):
-            fewer = frozenset(wish.resident[:kept])
+    if constraints.resident:
+        for kept in range(len(constraints.resident) - 1, -1, -1):
+            fewer = frozenset(constraints.resident[:kept])
             if fits(replace(nearest, resident=fewer, gpu_resident=fewer)):
-                yield f"keep {kept} layers resident instead of {len(wish.resident)}"
+                yield f"keep {kept} layers resident instead of {len(constraints.resident)}"
                 break
     bare = replace(nearest, resident=frozenset(), gpu_resident=frozenset())
-    if wish.slots is not None and wish.slots > 2:
-        for slots in range(wish.slots - 1, 1, -1):
+    if constraints.slots is not None and constraints.slots > 2:
+        for slots in range(constraints.slots - 1, 1, -1):
             if fits(replace(nearest, slots=slots)):
-                yield f"take {slots} slots instead of {wish.slots}"
+                yield f"take {slots} slots instead of {constraints.slots}"
                 break
     least = replace(bare, slots=min(2, bare.slots))
-    if wish.recompute is Recompute.NONE and fits(replace(least, recompute=Recompute.LAYER)):
+    if constraints.recompute is Recompute.NONE and fits(replace(least, recompute=Recompute.LAYER)):
         yield "recompute the layers' activations (--recompute layer)"
     batch = profile.batch or 1
-    if wish.micro_batches is not None:
+    if constraints.micro_batches is not None:
         for cut in (cut for cut in range(2, min(batch, 4096) + 1) if batch % cut == 0):
             count = profile.micro_batches * cut
-            if count > wish.micro_batches and fits(replace(least, recompute=Recompute.LAYER, micro_batches=count)):
+            if count > constraints.micro_batches and fits(
+                replace(least, recompute=Recompute.LAYER, micro_batches=count)
+            ):
                 yield f"split the batch into {count} micro-batches (--micro-batches {count} --recompute layer)"
                 break
 

@@ -20,7 +20,7 @@ from tightship_analyzers.offload_planner.assumed import (
     assumed_hardware,
     on_device,
 )
-from tightship_analyzers.offload_planner.constraints import Wish
+from tightship_analyzers.offload_planner.constraints import Constraints
 from tightship_analyzers.offload_planner.fit import MOST_POINTS, fit
 from tightship_analyzers.offload_planner.plans import make_plan
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, parse_profile
@@ -35,7 +35,7 @@ MIB = 2**20
 H100, A100, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla T4"
 PATIENCE_S = 200
 BUDGET = 5 * GIB
-GIVEN = Wish(slots=4, resident=(), recompute=Recompute.NONE, micro_batches=1)
+GIVEN = Constraints(slots=4, resident=(), recompute=Recompute.NONE, micro_batches=1)
 """Leaves nothing to search."""
 
 
@@ -79,8 +79,8 @@ def refused(question: Question) -> str:
 
 
 def test_the_answer_is_the_planners() -> None:
-    profile, wish = made(), Wish(device_bytes=BUDGET)
-    found, planned = fit(profile, machine(), wish), make_plan(profile, machine(), wish)
+    profile, constraints = made(), Constraints(device_bytes=BUDGET)
+    found, planned = fit(profile, machine(), constraints), make_plan(profile, machine(), constraints)
     assert parse_plan(found["plan"]) == planned.plan
     names = [option["name"] for option in found["options"]]
     assert names[:4] == ["recommended", "fastest", "smallest", "most headroom"]
@@ -96,7 +96,7 @@ def test_the_answer_is_the_planners() -> None:
 
 
 def test_the_curve_goes_through_the_chosen_window_and_grows() -> None:
-    found = fit(made(), machine(), Wish(device_bytes=BUDGET))
+    found = fit(made(), machine(), Constraints(device_bytes=BUDGET))
     window, chosen = found["window"], found["options"][0]
     points = window["points"]
     assert [point["slots"] for point in points] == list(range(2, 7 - window["resident"]))
@@ -116,14 +116,14 @@ def test_a_long_curve_has_few_points_and_both_ends() -> None:
 
 
 def test_what_fits_without_offload_is_said() -> None:
-    assert fit(made(4, 1_000_000), machine(), Wish())["whole"]["fits"]
+    assert fit(made(4, 1_000_000), machine(), Constraints())["whole"]["fits"]
     large = fit(made(60), machine(), GIVEN)
     assert not large["whole"]["fits"]
     assert large["whole"]["device_bytes"] > large["limits"]["device_bytes"]
 
 
 def test_what_does_not_fit_is_refused_with_the_change_and_still_has_its_memory() -> None:
-    found = fit(made(), machine(), Wish(device_bytes=100 * MIB))
+    found = fit(made(), machine(), Constraints(device_bytes=100 * MIB))
     assert "give" in found["refused"]
     assert (found["plan"], found["heading"], found["options"]) == (None, None, [])
     points = found["window"]["points"]

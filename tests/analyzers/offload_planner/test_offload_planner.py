@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tightship_analyzers.offload_planner.candidate import Candidate, Rules, links_of
-from tightship_analyzers.offload_planner.constraints import Limits, Wish, limits_for, shortfalls
+from tightship_analyzers.offload_planner.constraints import Constraints, Limits, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import search
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
 from tightship_analyzers.offload_planner.simulate import simulate
@@ -67,19 +67,19 @@ def made_hardware(chance: random.Random) -> HardwareSpec:
     )
 
 
-def every_choice(profile: Profile, hardware: HardwareSpec, wish: Wish, limits: Limits) -> int:
+def every_choice(profile: Profile, hardware: HardwareSpec, constraints: Constraints, limits: Limits) -> int:
     """The shortest step over all windows, all sets of resident layers, their placements and recomputation."""
     count = len(profile.layers)
     best = None
     for size in range(count + 1):
         for resident in map(frozenset, itertools.combinations(range(count), size)):
-            placements = [resident, *([frozenset[int]()] if wish.residents_on_cpu else [])]
+            placements = [resident, *([frozenset[int]()] if constraints.residents_on_cpu else [])]
             moving = max(1, count - size)
             for slots, placed, recompute in itertools.product(range(min(2, moving), moving + 1), placements, Recompute):
                 candidate = Candidate(
                     profile=profile,
                     hardware=hardware,
-                    rules=wish.rules,
+                    rules=constraints.rules,
                     slots=slots,
                     resident=resident,
                     gpu_resident=placed,
@@ -102,11 +102,11 @@ def test_the_recommendation_is_within_two_percent_of_the_best_of_all(number: int
     profile, hardware = made_profile(chance), made_hardware(chance)
     rules = chance.choice([Rules(), Rules(clipping=Clipping.NONE, start=UpdateStart.DURING_BACKWARD)])
     least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER).memory.device
-    wish = Wish(
+    constraints = Constraints(
         device_bytes=round(least * chance.uniform(1.05, 2.5)), residents_on_cpu=chance.random() < 0.5, rules=rules
     )
-    found = search(profile, hardware, wish)
-    best = every_choice(profile, hardware, wish, found.limits)
+    found = search(profile, hardware, constraints)
+    best = every_choice(profile, hardware, constraints, found.limits)
     assert found.recommended.step_ns <= best * 1.02, f"TIGHTSHIP_TEST_SEED={SEED}, profile {number}"
     assert not shortfalls(found.recommended.candidate.memory, found.limits)
 
@@ -143,7 +143,7 @@ def test_more_device_memory_never_makes_the_recommendation_slower() -> None:
         profile, hardware = made_profile(chance, layers=6), made_hardware(chance)
         least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER).memory.device
         steps = [
-            search(profile, hardware, Wish(device_bytes=round(least * more))).fastest.step_ns
+            search(profile, hardware, Constraints(device_bytes=round(least * more))).fastest.step_ns
             for more in (1.05, 1.3, 1.8, 3)
         ]
         for tighter, wider in itertools.pairwise(steps):
@@ -158,9 +158,9 @@ def test_what_fits_needs_no_change_of_the_loop() -> None:
     assert found.fastest.step_ns <= found.recommended.step_ns <= found.fastest.step_ns * 1.005
 
 
-def refused(profile: Profile, hardware: HardwareSpec, wish: Wish) -> str:
+def refused(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> str:
     with pytest.raises(PlanError) as caught:
-        search(profile, hardware, wish)
+        search(profile, hardware, constraints)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -171,25 +171,29 @@ def test_a_refusal_names_what_binds_and_the_smallest_change() -> None:
     least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER, micro_batches=8)
     plain = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.NONE)
 
-    line = refused(profile, hardware, Wish(device_bytes=least.memory.device - MIB))
+    line = refused(profile, hardware, Constraints(device_bytes=least.memory.device - MIB))
     assert "device memory, and the device budget given allows" in line and "give 1.0 MiB more device memory" in line
 
     recomputing = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER)
-    wish = Wish(device_bytes=recomputing.memory.device, recompute=Recompute.NONE, micro_batches=1)
+    constraints = Constraints(device_bytes=recomputing.memory.device, recompute=Recompute.NONE, micro_batches=1)
     assert plain.memory.device > recomputing.memory.device
-    assert "--recompute layer" in refused(profile, hardware, wish)
+    assert "--recompute layer" in refused(profile, hardware, constraints)
 
-    wish = Wish(device_bytes=least.memory.device, micro_batches=1)
-    assert "--micro-batches 8" in refused(profile, hardware, wish)
+    constraints = Constraints(device_bytes=least.memory.device, micro_batches=1)
+    assert "--micro-batches 8" in refused(profile, hardware, constraints)
 
-    line = refused(profile, hardware, Wish(host_bytes=least.memory.host - MIB, resident=()))
+    line = refused(profile, hardware, Constraints(host_bytes=least.memory.host - MIB, resident=()))
     assert "host memory, and the host budget given" in line and "1.0 MiB more host memory" in line
 
-    wish = Wish(slots=6, device_bytes=Candidate(profile=profile, hardware=hardware, slots=4).memory.device)
-    assert "take 4 slots instead of 6" in refused(
-        profile, hardware, Wish(slots=6, device_bytes=wish.device_bytes, recompute=Recompute.NONE, micro_batches=1)
+    constraints = Constraints(
+        slots=6, device_bytes=Candidate(profile=profile, hardware=hardware, slots=4).memory.device
     )
-    wish = Wish(
+    assert "take 4 slots instead of 6" in refused(
+        profile,
+        hardware,
+        Constraints(slots=6, device_bytes=constraints.device_bytes, recompute=Recompute.NONE, micro_batches=1),
+    )
+    constraints = Constraints(
         slots=2,
         resident=(0, 1, 2, 3),
         recompute=Recompute.NONE,
@@ -198,32 +202,32 @@ def test_a_refusal_names_what_binds_and_the_smallest_change() -> None:
             profile=profile, hardware=hardware, slots=2, resident=frozenset({0, 1}), gpu_resident=frozenset({0, 1})
         ).memory.device,
     )
-    assert "keep 2 layers resident instead of 4" in refused(profile, hardware, wish)
+    assert "keep 2 layers resident instead of 4" in refused(profile, hardware, constraints)
 
 
 def test_every_change_that_a_refusal_names_suffices() -> None:
     chance = random.Random(SEED)
     profile, hardware = made_profile(chance, layers=5, batch=4), made_hardware(chance)
     least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER, micro_batches=4).memory
-    line = refused(profile, hardware, Wish(device_bytes=least.device - 1))
+    line = refused(profile, hardware, Constraints(device_bytes=least.device - 1))
     assert "1 B more device memory" in line
-    search(profile, hardware, Wish(device_bytes=least.device))
-    line = refused(profile, hardware, Wish(host_bytes=least.host - 1, resident=()))
+    search(profile, hardware, Constraints(device_bytes=least.device))
+    line = refused(profile, hardware, Constraints(host_bytes=least.host - 1, resident=()))
     assert "1 B more host memory" in line
-    search(profile, hardware, Wish(host_bytes=least.host, resident=()))
+    search(profile, hardware, Constraints(host_bytes=least.host, resident=()))
 
 
 def test_the_hosts_limits_bind_by_name() -> None:
     chance = random.Random(3)
     profile, hardware = made_profile(chance), made_hardware(chance)
     group = HostLimits(total=10**12, available=10**11, cgroup=10**8, cgroup_free=10**8, memlock=None)
-    assert "control group's memory limit less 10 %" in refused(profile, hardware, Wish(host=group, resident=()))
+    assert "control group's memory limit less 10 %" in refused(profile, hardware, Constraints(host=group, resident=()))
     full = HostLimits(total=10**12, available=10**7, cgroup=None, cgroup_free=None, memlock=None)
-    assert "host's available memory less 10 %" in refused(profile, hardware, Wish(host=full, resident=()))
+    assert "host's available memory less 10 %" in refused(profile, hardware, Constraints(host=full, resident=()))
     locked = HostLimits(total=10**12, available=10**12, cgroup=None, cgroup_free=None, memlock=65536)
-    line = refused(profile, hardware, Wish(host=locked, resident=()))
+    line = refused(profile, hardware, Constraints(host=locked, resident=()))
     assert "memlock limit (ulimit -l) allows 64.0 KiB" in line and "--pinned-budget" in line
-    assert limits_for(hardware, Wish(host=locked, pinned_bytes=10**12)).pinned == 10**12
+    assert limits_for(hardware, Constraints(host=locked, pinned_bytes=10**12)).pinned == 10**12
 
 
 def test_noise_between_like_layers_is_levelled() -> None:
