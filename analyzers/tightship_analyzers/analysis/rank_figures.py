@@ -62,19 +62,19 @@ def rank_figures(facts: Facts, *, all_steps: bool = False, only_steps: bool = Fa
 
 
 def _critical_path(facts: Facts) -> list[Figures] | None:
-    """Of each step: what it waited for, by kind (sums to the step), and the dearest device events and operators."""
+    """Of each step: what it waited for, by kind (sums to the step), and the costliest device events and operators."""
     known = facts.find(CriticalPaths)
     if known is None:
         return None
 
-    def dearest(sums: dict[str, int]) -> list[Figures]:
+    def costliest(sums: dict[str, int]) -> list[Figures]:
         return [{"name": shown(name, NAME_CHARS), "ns": ns} for name, ns in list(sums.items())[:MOST_ON_PATH]]
 
     return [
         {
             "by_part_ns": {part.value: ns for part, ns in path.by_part_ns.items()},
-            "device_events": dearest(path.device_events(facts.trace)),
-            "operators": dearest(path.operators(facts.trace)),
+            "device_events": costliest(path.device_events(facts.trace)),
+            "operators": costliest(path.operators(facts.trace)),
         }
         for path in known.paths
     ]

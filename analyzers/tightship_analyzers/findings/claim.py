@@ -71,22 +71,22 @@ class Where(NamedTuple):
     """(place, ns over the window) of further places; those below a tenth of the whole are not named."""
 
 
-def dearest(facts: Facts, op: Int64s, cost_ns: Int64s, otherwise: str = "") -> Where:
+def costliest(facts: Facts, op: Int64s, cost_ns: Int64s, otherwise: str = "") -> Where:
     """The place of the operators that cost most, and the others.
 
     :param otherwise: what is said where the place of operators is not known.
     """
-    (place, _), *elsewhere = facts[Places].dearest(op, cost_ns, otherwise)
+    (place, _), *elsewhere = facts[Places].costliest(op, cost_ns, otherwise)
     return Where(place, elsewhere)
 
 
 def one_place(facts: Facts, op: Int64s, cost_ns: Int64s, otherwise: str) -> Where:
-    """The same for a defect of the whole window: the dearest place where stacks tell its line; else one word for all,
+    """The same for a defect of the whole window: the costliest place where stacks tell its line; else one word for all,
     so that all ranks have it at the same place."""
     if facts[Places].stacks is not None:
-        found = dearest(facts, op, cost_ns)
+        found = costliest(facts, op, cost_ns)
         return Where(found.place or otherwise, found.elsewhere)
-    return Where(otherwise, facts[Places].dearest(op, cost_ns))
+    return Where(otherwise, facts[Places].costliest(op, cost_ns))
 
 
 def waits_for_workers(facts: Facts) -> bool:
@@ -134,7 +134,7 @@ def mostly_in(facts: Facts, op: Int64s, cost_ns: Int64s) -> Evidence | None:
     modules = facts[Places].modules(op, cost_ns)
     if not modules:
         return None
-    return fact("Modules, the dearest first: " + ", ".join(name for name, _ in modules[:3]))
+    return fact("Modules, the costliest first: " + ", ".join(name for name, _ in modules[:3]))
 
 
 def claim(

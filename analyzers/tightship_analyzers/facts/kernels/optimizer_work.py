@@ -116,5 +116,5 @@ def _hull(work: Table) -> Intervals:
 def _one_pass(work: Table, names: Int32s) -> Intervals:
     if not len(work):
         return Intervals.none()
-    dearest = int(np.bincount(names, weights=work.dur_ns).argmax())
-    return Intervals.of_table(work.take(names == dearest))
+    costliest = int(np.bincount(names, weights=work.dur_ns).argmax())
+    return Intervals.of_table(work.take(names == costliest))

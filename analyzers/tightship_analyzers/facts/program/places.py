@@ -15,7 +15,7 @@ from tightship_analyzers.trace.model import HostOps, Int64s, Names
 from tightship_platform.text import shown
 
 MAX_ROWS = 2000
-"""Of an operator set that is spread over more calls, the dearest ones decide about the place."""
+"""Of an operator set that is spread over more calls, the costliest ones decide about the place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +57,8 @@ class Places:
             return ""
         return self.stacks.place_at(self.names, start_ns, end_ns)
 
-    def dearest(self, rows: Int64s, cost_ns: Int64s, unknown: str = "") -> list[tuple[str, int]]:
-        """(place, ns) of operators and what each costs, the dearest place first; where no place is known `unknown`."""
+    def costliest(self, rows: Int64s, cost_ns: Int64s, unknown: str = "") -> list[tuple[str, int]]:
+        """(place, ns) of operators and what each costs, the costliest place first; where no place is known `unknown`."""
         known, inverse = np.unique(rows, return_inverse=True)
         total = np.zeros(len(known), dtype=np.int64)
         np.add.at(total, inverse, cost_ns)
@@ -70,7 +70,7 @@ class Places:
         return sorted(places.items(), key=lambda item: -item[1]) or [(unknown, nowhere)]
 
     def modules(self, rows: Int64s, cost_ns: Int64s) -> list[tuple[str, int]]:
-        """(class of the innermost module, ns) of operators and what each costs, the dearest first; empty without
+        """(class of the innermost module, ns) of operators and what each costs, the costliest first; empty without
         stacks of modules."""
         totals: dict[str, int] = {}
         order = np.argsort(-cost_ns, kind="stable")[:MAX_ROWS]

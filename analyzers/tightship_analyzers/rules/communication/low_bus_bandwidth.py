@@ -47,7 +47,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
     claim,
-    dearest,
+    costliest,
     gone,
     in_window,
     is_worth,
@@ -109,7 +109,7 @@ def judge(facts: Facts) -> Judgement:
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     worst, best_frac = int(events.dur_ns.argmax()), float(reached[rows].max())
-    where = dearest(facts, calls.op[rows], events.dur_ns, shown(names[int(events.name[worst])], 100))
+    where = costliest(facts, calls.op[rows], events.dur_ns, shown(names[int(events.name[worst])], 100))
     return [
         claim(
             facts,

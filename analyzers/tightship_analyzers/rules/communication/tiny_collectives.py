@@ -38,7 +38,7 @@ import numpy as np
 from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import claim, dearest, in_window, is_worth, share_of, time_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
@@ -93,7 +93,7 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
         RULE,
         claims,
         title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)}",
-        where=dearest(facts, calls.op[dropped], events.dur_ns, name),
+        where=costliest(facts, calls.op[dropped], events.dur_ns, name),
         fix="Merge them: DistributedDataParallel's buckets, one collective over a flat tensor, or a coalescing manager",
         low_ns=claims.measure_ns // 2,
         evidence=[

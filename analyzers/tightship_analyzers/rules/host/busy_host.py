@@ -228,7 +228,7 @@ def _mostly(operators: list[tuple[str, int]], total_ns: int) -> str:
 
 
 def _operators(facts: Facts, claims: Intervals) -> list[tuple[str, int]]:
-    """(outermost operator, ns) that ran, the dearest first."""
+    """(outermost operator, ns) that ran, the costliest first."""
     tree = facts.find(OpTree)
     if tree is None:
         return []

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
     claim,
-    dearest,
+    costliest,
     in_window,
     is_worth,
     mostly_in,
@@ -56,13 +56,13 @@ from tightship_platform.units import plural
 
 
 def judge(facts: Facts) -> Judgement:
-    """All such convolutions together, at the dearest place."""
+    """All such convolutions together, at the costliest place."""
     biased, kernels = facts[BiasedConvolutions], facts[KernelOps]
     events = kernels.events.take(biased.rows)
     claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
-    where = dearest(facts, kernels.op[biased.rows], events.dur_ns, "convolutions")
+    where = costliest(facts, kernels.op[biased.rows], events.dur_ns, "convolutions")
     return [
         claim(
             facts,

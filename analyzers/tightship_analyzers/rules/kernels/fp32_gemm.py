@@ -46,7 +46,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
     claim,
-    dearest,
+    costliest,
     gone,
     in_window,
     is_worth,
@@ -94,7 +94,7 @@ def judge(facts: Facts) -> Judgement:
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     lost_ns = np.rint(events.dur_ns * (1 - left)).astype(np.int64)
-    where = dearest(facts, kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
+    where = costliest(facts, kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
     tf32 = target == "tf32"
     return [
         claim(

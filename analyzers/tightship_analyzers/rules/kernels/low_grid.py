@@ -42,7 +42,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
     claim,
-    dearest,
+    costliest,
     gone,
     is_worth,
     mostly_in,
@@ -81,7 +81,7 @@ def judge(facts: Facts) -> Judgement:
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     lost_ns = np.rint(mine.dur_ns * (1 - left)).astype(np.int64)
-    where = dearest(facts, kernels.op[rows], lost_ns, shown(facts.trace.names[int(mine.name[0])], 100))
+    where = costliest(facts, kernels.op[rows], lost_ns, shown(facts.trace.names[int(mine.name[0])], 100))
     worst = int(mine.dur_ns.argmax())
     return [
         claim(

@@ -46,7 +46,7 @@ from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
     claim,
-    dearest,
+    costliest,
     in_window,
     is_worth,
     mostly_in,
@@ -93,7 +93,7 @@ def judge(facts: Facts) -> Judgement:
         return []
     work = Intervals.of_table(kernels.events.take(members))
     running = within_window(facts, claims & work).measure_ns
-    where = dearest(facts, kernels.op[members], kernels.events.dur_ns[members], "elementwise kernels")
+    where = costliest(facts, kernels.op[members], kernels.events.dur_ns[members], "elementwise kernels")
     return [
         claim(
             facts,

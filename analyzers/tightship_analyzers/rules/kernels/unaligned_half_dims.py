@@ -49,7 +49,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
     claim,
-    dearest,
+    costliest,
     gone,
     is_worth,
     mostly_in,
@@ -106,7 +106,7 @@ def judge(facts: Facts) -> Judgement:
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     lost = duration[rows] * (1 - left)
-    where = dearest(facts, kernels.op[rows], lost.astype(np.int64), "matrix products")
+    where = costliest(facts, kernels.op[rows], lost.astype(np.int64), "matrix products")
     worst = odd[int(lost.argmax())]
     sizes = f"({worst.m}×{worst.k}) × ({worst.k}×{worst.n})" + (f", {worst.batch} of them" if worst.batch > 1 else "")
     size = next(number for number in (worst.k, worst.n, worst.m) if number % MULTIPLE)
@@ -121,7 +121,7 @@ def judge(facts: Facts) -> Judgement:
             fix=f"Pad the sizes to a multiple of {MULTIPLE}, better 64: here {size} to {padded}",
             low_ns=0,
             evidence=[
-                fact(f"The dearest: {sizes}"),
+                fact(f"The costliest: {sizes}"),
                 fact(
                     f"{plural(len(odd), 'product')}, {time_of(facts, int(duration[rows].sum()))}",
                     len(odd),

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
@@ -52,13 +52,13 @@ MIN_STEP_FRAC = 0.02
 
 
 def judge(facts: Facts) -> Judgement:
-    """All of it together, at the dearest place."""
+    """All of it together, at the costliest place."""
     attention, kernels = facts[PlainAttention], facts[KernelOps]
     events = kernels.events.take(attention.rows)
     claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
-    where = dearest(facts, kernels.op[attention.rows], events.dur_ns, "softmax")
+    where = costliest(facts, kernels.op[attention.rows], events.dur_ns, "softmax")
     return [
         claim(
             facts,

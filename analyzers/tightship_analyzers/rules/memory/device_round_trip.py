@@ -43,7 +43,7 @@ from tightship_analyzers.facts.blocking.copies import BlockingCopies
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import claim, dearest, in_window, is_worth, share_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
@@ -59,7 +59,7 @@ TO_DEVICE = re.compile("HtoD|HostToDevice")
 
 
 def judge(facts: Facts) -> Judgement:
-    """All pairs together, at the place of the dearest copy."""
+    """All pairs together, at the place of the costliest copy."""
     kernels = facts[KernelOps]
     pairs = _pairs(facts)
     if not pairs:
@@ -76,8 +76,8 @@ def judge(facts: Facts) -> Judgement:
     between = Intervals.of(kernels.events.end_ns[rows[0::2]], kernels.events.start_ns[rows[1::2]])
     gaps = facts[DeviceGaps].spans & between
     size = int(events.bytes.sum()) // 2
-    where = dearest(facts, kernels.op[rows[0::2]], kernels.events.dur_ns[rows[0::2]])
-    back = dearest(facts, kernels.op[rows[1::2]], kernels.events.dur_ns[rows[1::2]])
+    where = costliest(facts, kernels.op[rows[0::2]], kernels.events.dur_ns[rows[0::2]])
+    back = costliest(facts, kernels.op[rows[1::2]], kernels.events.dur_ns[rows[1::2]])
     return [
         claim(
             facts,

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.kernels.casts import Casts
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
@@ -53,7 +53,7 @@ MIN_STEP_FRAC = 0.02
 
 
 def judge(facts: Facts) -> Judgement:
-    """All pairs together, at the dearest place."""
+    """All pairs together, at the costliest place."""
     kernels = facts[KernelOps]
     pairs = facts[Casts].round_trips(facts.trace.host_ops.tid.astype(np.int64))
     if not pairs:
@@ -63,7 +63,7 @@ def judge(facts: Facts) -> Judgement:
     claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
-    where = dearest(facts, kernels.op[rows], events.dur_ns, "aten::copy_")
+    where = costliest(facts, kernels.op[rows], events.dur_ns, "aten::copy_")
     first = max(pairs, key=lambda pair: int(kernels.events.dur_ns[pair[0].at]))[0]
     types = f"{shown(first.from_type, 30)} → {shown(first.to_type, 30)} → {shown(first.from_type, 30)}"
     return [
@@ -76,7 +76,7 @@ def judge(facts: Facts) -> Judgement:
             fix="Keep one type through the block: norms and activations accept half precision, or compile the block",
             low_ns=0,
             evidence=[
-                fact(f"The dearest: {types}, sizes {list(first.dims)}"),
+                fact(f"The costliest: {types}, sizes {list(first.dims)}"),
                 fact(
                     f"{plural(len(pairs), 'round trip')}, {time_of(facts, int(events.dur_ns.sum()))}",
                     len(pairs),

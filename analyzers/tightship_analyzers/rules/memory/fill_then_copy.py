@@ -38,7 +38,7 @@ from tightship_analyzers.facts.activity.stall_cost import idle_through
 from tightship_analyzers.facts.kernels.filled_copies import FilledCopies
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import claim, dearest, in_window, is_worth, share_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
@@ -48,7 +48,7 @@ from tightship_platform.units import plural
 
 
 def judge(facts: Facts) -> Judgement:
-    """All pairs together, at the dearest place."""
+    """All pairs together, at the costliest place."""
     pairs, names = facts[FilledCopies], facts.trace.names
     if not len(pairs.fills):
         return []
@@ -57,7 +57,7 @@ def judge(facts: Facts) -> Judgement:
     claims = within_window(facts, idle | copies)
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
-    where = dearest(facts, pairs.op, pairs.copies.end_ns - pairs.fills.start_ns)
+    where = costliest(facts, pairs.op, pairs.copies.end_ns - pairs.fills.start_ns)
     filler = shown(names[int(pairs.fills.name[0])].removeprefix("aten::").rstrip("_"), 40)
     without = Edits.without_device(pairs.row)
     for tid in sorted(set(pairs.fills.tid.tolist())):

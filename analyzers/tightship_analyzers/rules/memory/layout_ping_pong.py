@@ -39,7 +39,7 @@ import numpy as np
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import claim, dearest, is_worth, mostly_in, share_of, time_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
@@ -55,14 +55,14 @@ CONVERSIONS = re.compile(
 
 
 def judge(facts: Facts) -> Judgement:
-    """All conversions together, at the dearest place."""
+    """All conversions together, at the costliest place."""
     kernels, names = facts[KernelOps], facts.trace.names
     rows = np.flatnonzero(names.mask(kernels.events.name, lambda name: CONVERSIONS.search(name) is not None))
     events = kernels.events.take(rows)
     claims = within_window(facts, Intervals.of_table(events))
     if not is_worth(facts, claims, NOISE_FRAC):
         return []
-    where = dearest(facts, kernels.op[rows], events.dur_ns, shown(names[int(events.name[0])], 100))
+    where = costliest(facts, kernels.op[rows], events.dur_ns, shown(names[int(events.name[0])], 100))
     return [
         claim(
             facts,
