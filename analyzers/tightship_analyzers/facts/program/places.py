@@ -58,7 +58,7 @@ class Places:
         return self.stacks.place_at(self.names, start_ns, end_ns)
 
     def costliest(self, rows: Int64s, cost_ns: Int64s, unknown: str = "") -> list[tuple[str, int]]:
-        """(place, ns) of operators and what each costs, the costliest place first; where no place is known `unknown`."""
+        """(place, ns) of operators and their cost, the costliest first; where no place is known `unknown`."""
         known, inverse = np.unique(rows, return_inverse=True)
         total = np.zeros(len(known), dtype=np.int64)
         np.add.at(total, inverse, cost_ns)

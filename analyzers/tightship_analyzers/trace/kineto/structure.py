@@ -9,7 +9,7 @@ A trace is cut at event boundaries so that only a block of it is in memory. Two 
 - The exact one follows strings and brackets through the block. It is used where the fast one failed, where there is
   no common separator, and at the end of the array.
 
-A file that is not JSON (unescaped quotes in old traces, damaged bytes) fools the exact event_stream too; then pieces are
+A file that is not JSON (unescaped quotes in old traces, damaged bytes) fools the exact cut too; then pieces are
 taken between places that look like the start of an event, each is decoded by itself, and what does not decode is
 counted and left out.
 """
