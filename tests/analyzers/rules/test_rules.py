@@ -27,7 +27,7 @@ TRIGGERS = {
     "loop-indexing": ("loop", "loop_without_gradient"),
 }
 """Recordings in which the rule finds something, and finds more than any other rule does."""
-ELSEWHERE = {"device-held-idle": "test_held_idle.py", "straggling-rank": "test_straggling_rank.py"}
+ELSEWHERE = {"device-held-idle": "../facts/test_held_idle.py", "straggling-rank": "test_straggling_rank.py"}
 ELSEWHERE |= dict.fromkeys(("model-near-memory-limit", "out-of-memory-run"), "test_memory_rules.py")
 ELSEWHERE |= dict.fromkeys(JOBS, "test_gpu_rules.py")
 """Rules whose fixtures are made in a file of their own: they need an accelerator, or samples."""

@@ -29,7 +29,7 @@ from tightship_analyzers.rules.communication.exposed_communication import MIN_ST
 from tightship_analyzers.stragglers import OpTableError, ranks_of
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.op_table import rank_trace
+from tightship_analyzers.trace.op_table.rank_trace import rank_trace
 from tightship_platform.results.not_applicable import NotApplicable
 
 SECOND = 10**9

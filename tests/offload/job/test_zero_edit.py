@@ -137,7 +137,7 @@ def test_a_plan_for_another_machine_ends_the_job_when_it_would_be_applied(tmp_pa
     assert without.stderr.endswith("; the job runs without the plan\n") and len(without.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("first", ["", ".engine"])
+@pytest.mark.parametrize("first", ["", ".runtime.engine"])
 def test_a_script_may_import_the_runtime_first(tmp_path: Path, first: str) -> None:
     script = f"import tightship_offload{first}\nprint(tightship_offload.apply.__name__)\n{SCRIPT}"
     done = run(tmp_path, "sgd", script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))

@@ -46,7 +46,7 @@ class Seen:
 
                 updates.start_early = counted
             found = body(model, optimizer)
-            self.back = updates.released
+            self.back = updates.taken_back
             return found
 
         return watched
