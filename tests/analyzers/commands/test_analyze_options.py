@@ -179,11 +179,8 @@ def test_a_file_that_kills_its_process_costs_only_itself(tmp_path: Path) -> None
 
 @pytest.mark.reference
 def test_the_json_equals_the_exact_reference() -> None:
-    """All reference traces, by the peer's definition of communication, but the two whose times the reference program
-    read as floats; test_breakdown_reference.py looks at those."""
+    """All reference traces, by the peer's definition of communication."""
     for name, expected in exact_figures().items():
-        if "nccl_parser_config" in name or "ns_resolution" in name:
-            continue
         figures = rank_figures(Facts(traces.open(TRACES / name)))
         device = figures["by_patterns"] or figures
         if not expected["device_events"]:
