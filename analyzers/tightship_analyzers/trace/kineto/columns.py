@@ -22,6 +22,7 @@ from tightship_analyzers.trace.kineto.kinds import (
     KERNELS,
     LAUNCHES,
     NOTHING,
+    OPS_AND_ANNOTATIONS,
     SETS,
     SYNCS,
     TABLE_OF_KIND,
@@ -34,6 +35,7 @@ from tightship_analyzers.trace.kineto.kinds import (
     Label,
     Number,
     Uncategorised,
+    is_annotation,
 )
 from tightship_analyzers.trace.limits import Limits
 from tightship_analyzers.trace.names import clean
@@ -82,6 +84,12 @@ class _ThreadsOf(dict[int | str, int]):
         return number
 
 
+def _numbered(thread: tuple[int | str, int | str]) -> tuple[int | str, int | str]:
+    """The oldest exporters write a thread's number as text in some events and as a number in others."""
+    pid, tid = thread
+    return (pid, int(tid)) if isinstance(tid, str) and len(tid) < 20 and tid.isdecimal() else thread
+
+
 class _Grids(dict[bytes, int]):
     """Text of a grid → its blocks, decoded once per distinct text; what is no plausible grid is missing."""
 
@@ -108,7 +116,7 @@ class EventColumns:
             limits.name_table_bytes, "(more names than the limit)", len, lambda name: clean(name, limits.name_chars)
         )
         self.threads: Interned[tuple[int | str, int | str]] = Interned(
-            limits.threads, (-1, "(more threads than the limit)")
+            limits.threads, (-1, "(more threads than the limit)"), cut=_numbered
         )
         self.shapes: Interned[tuple[bytes, bytes]] = Interned(
             limits.name_table_bytes, (b"", b""), lambda key: len(key[0]) + len(key[1]) + 1
@@ -193,7 +201,9 @@ class EventColumns:
         """Events of one kind."""
         table = TABLE_OF_KIND.get(kind)
         if table is not None:
-            if table != NOTHING:
+            if table == OPS_AND_ANNOTATIONS:
+                self._ops_and_annotations(group)
+            elif table != NOTHING:
                 self._complete(table, group)
         elif kind is Uncategorised:
             for event in group:
@@ -211,6 +221,13 @@ class EventColumns:
                 self._arrows(self.flow_starts if kind is ArrowTail else self.flow_ends, category, alike)
         elif kind is Label:
             self._labels(group)
+
+    def _ops_and_annotations(self, group: list[Any]) -> None:
+        marks = [is_annotation(event.name) for event in group]
+        for table, of_table in ((HOST_OPS, False), (ANNOTATIONS, True)):
+            chosen = [event for event, mark in zip(group, marks, strict=True) if mark == of_table]
+            if chosen:
+                self._complete(table, chosen)
 
     def _complete(self, table: int, group: list[Any]) -> None:
         args = [event.args for event in group]
@@ -334,7 +351,7 @@ class EventColumns:
             if event.name == "process_name" and len(self.process_names) < self._limits.threads:
                 self.process_names[event.pid] = clean(str(event.args.name or ""), limit)
             elif event.name == "thread_name" and len(self.thread_names) < self._limits.threads:
-                self.thread_names[event.pid, event.tid] = clean(str(event.args.name or ""), limit)
+                self.thread_names[_numbered((event.pid, event.tid))] = clean(str(event.args.name or ""), limit)
 
 
 def _transfer_ns(table: int, args: Sequence[Args], sizes: Array) -> Array:

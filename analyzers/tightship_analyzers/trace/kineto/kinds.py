@@ -6,6 +6,7 @@ kept as text, for a float would lose nanoseconds; files of whole microseconds ha
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, get_type_hints
 
 import msgspec
@@ -18,6 +19,8 @@ NO_WHOLE_TIME = -(2**63)
 HOST_OPS, ANNOTATIONS, DEVICE_ANNOTATIONS, FRAMES, LAUNCHES, KERNELS, COPIES, SETS, SYNCS, OVERHEADS, NOTHING = range(
     11
 )
+OPS_AND_ANNOTATIONS = NOTHING + 1
+"""Host operators and annotations under one category; see `is_annotation`."""
 
 TABLE_OF = {
     "cpu_op": HOST_OPS,
@@ -47,8 +50,8 @@ TABLE_OF = {
     "cuda_profiler_range": NOTHING,
     "gpu_pm_counter": NOTHING,
     "collective_comm": NOTHING,
-    # The oldest exporters.
-    "Operator": HOST_OPS,
+    # The oldest exporters (PyTorch 1.8).
+    "Operator": OPS_AND_ANNOTATIONS,
     "Runtime": LAUNCHES,
     "Kernel": KERNELS,
     "Memcpy": COPIES,
@@ -56,11 +59,23 @@ TABLE_OF = {
 }
 """Kineto's categories (ActivityType.cpp) and the table that each goes to."""
 
-LAUNCH_FLOWS = ("ac2g", "async_cpu_to_gpu", "async_gpu", "critical_path")
+LAUNCH_FLOWS = ("ac2g", "async_cpu_to_gpu", "async_gpu", "async", "critical_path")
 """Arrows that say what the correlation says already, or that other analysers drew."""
 FORWARD_BACKWARD = "fwdbwd"
 """Arrows from an operator to what autograd runs for it."""
 ALLOCATIONS = "cpu_instant_event"
+
+_OPERATOR = re.compile(r"[^\W\d]\w*|.*::.*", re.DOTALL)
+
+
+def is_annotation(name: str) -> bool:
+    """Whether an event of the category `Operator` is an annotation; only its name tells.
+
+    Operators and autograd nodes are identifiers (`ReluBackward1`) or qualified (`aten::mm`). Annotations of torch are
+    neither (`ProfilerStep#5`, `enumerate(DataLoader)#…`, `nccl:all_reduce`); one of a user that is just a word looks
+    like an operator.
+    """
+    return _OPERATOR.fullmatch(name) is None
 
 
 class Args(Struct, gc=False, frozen=True):
@@ -108,6 +123,7 @@ ARGS_OF: dict[int, tuple[str, ...]] = {
     SYNCS: (*_ON_DEVICE, "wait_stream", "wait_record"),
     OVERHEADS: (),
 }
+ARGS_OF[OPS_AND_ANNOTATIONS] = ARGS_OF[HOST_OPS]
 
 
 class AllocationArgs(Struct, gc=False, frozen=True):
