@@ -13,7 +13,8 @@ import pytest
 import trace_files
 from click.testing import CliRunner, Result
 from device_trace import DeviceTrace
-from reference_data import TRACES, exact_figures
+from recordings import ANY, figures
+from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.from_files import OfflineResult, analyze_paths
@@ -177,23 +178,22 @@ def test_a_file_that_kills_its_process_costs_only_itself(tmp_path: Path) -> None
     assert "was killed by signal 9" in str(outcomes[str(stuck)])
 
 
-@pytest.mark.reference
-def test_the_json_equals_the_exact_reference() -> None:
-    """All reference traces, by the peer's definition of communication."""
-    for name, expected in exact_figures().items():
-        figures = rank_figures(Facts(traces.open(TRACES / name)))
-        device = figures["by_patterns"] or figures
-        if not expected["device_events"]:
-            assert device["temporal"] is None and figures["idle_by_stream"] == []
-            continue
-        assert device["temporal"] == expected["temporal"], name
-        shared = {key: device["overlap"][key] for key in ("comm_ns", "overlapped_ns")}
-        assert shared == expected["overlap"], name
-        keys = ("stream", "host_wait_ns", "kernel_wait_ns", "other_ns")
-        idle = [{key: row[key] for key in keys} for row in figures["idle_by_stream"]]
-        by_stream = [{key: row[key] for key in keys} for row in expected["idle_by_stream"]]
-        assert sorted(idle, key=str) == sorted(by_stream, key=str), name
-        assert sum(row["ns"] for row in figures["idle_causes"]) == expected["temporal"]["idle_ns"], name
+@pytest.mark.parametrize("recording", ANY, indirect=True)
+def test_the_json_equals_the_exact_reference(recording: Path) -> None:
+    """By the peer's definition of communication."""
+    expected, found = figures(recording), rank_figures(Facts(traces.open(recording)))
+    device = found["by_patterns"] or found
+    if not expected["device_events"]:
+        assert device["temporal"] is None and found["idle_by_stream"] == []
+        return
+    assert device["temporal"] == expected["temporal"]
+    shared = {key: device["overlap"][key] for key in ("comm_ns", "overlapped_ns")}
+    assert shared == expected["overlap"]
+    keys = ("stream", "host_wait_ns", "kernel_wait_ns", "other_ns")
+    idle = [{key: row[key] for key in keys} for row in found["idle_by_stream"]]
+    by_stream = [{key: row[key] for key in keys} for row in expected["idle_by_stream"]]
+    assert sorted(idle, key=str) == sorted(by_stream, key=str)
+    assert sum(row["ns"] for row in found["idle_causes"]) == expected["temporal"]["idle_ns"]
 
 
 @pytest.mark.reference

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import op_tables
 import pytest
 from click.testing import CliRunner, Result
 from reference_data import STRAGGLERS
@@ -21,7 +22,19 @@ def run(*arguments: str | Path) -> Result:
 @pytest.mark.reference
 @pytest.mark.parametrize(("name", "slowdown", "stage"), [("AR", 1.9730, 0), ("ST", 1.1787, 3)])
 def test_published_jobs(name: str, slowdown: float, stage: int) -> None:
-    path = STRAGGLERS / f"trace-{name}.parquet"
+    assert_told(STRAGGLERS / f"trace-{name}.parquet", slowdown, stage)
+
+
+def test_a_job_with_a_slow_stage(tmp_path: Path) -> None:
+    """Of 4 stages the third takes twice as long, and waits 1 s for its first backward: 2 + 2 · 1 + 4 · 6 + 1 + 2 · 2 s.
+
+    Usual is the mean, 1.25 of an even one: 2 + 7 · 3.75 s.
+    """
+    rows = op_tables.job_rows(stages=4, cost=lambda *at: op_tables.usual_cost(*at) * (2 if at[2] == 2 else 1))
+    assert_told(op_tables.write(tmp_path / "job.parquet", rows), 33 / 28.25, 2)
+
+
+def assert_told(path: Path, slowdown: float, stage: int) -> None:
     result = run(path, "--json")
     assert result.exit_code == 0, result.output
     said: dict[str, Any] = json.loads(result.stdout)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from made_trace import BACKWARD, MadeTrace, at
-from reference_data import TRACES, trace_id, trace_paths
+from recordings import ANY
+from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.judge import judge_trace
@@ -244,10 +245,9 @@ class TestMemo:
             facts_of(made, tmp_path)[Steps]
 
 
-@pytest.mark.reference
-@pytest.mark.parametrize("path", trace_paths(), ids=trace_id)
-def test_real_device_traces_are_judged_and_split_exactly(path: Path) -> None:
-    said = judge_trace(traces.open(path))
+@pytest.mark.parametrize("recording", ANY, indirect=True)
+def test_real_device_traces_are_judged_and_split_exactly(recording: Path) -> None:
+    said = judge_trace(traces.open(recording))
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
     assert sum(said.summary["buckets"].values()) == said.summary["window_ns"]
     assert 0 <= said.summary["joint_saving_frac"] <= 1

@@ -93,27 +93,6 @@ def given(answer: T | NotApplicable) -> T:
     return answer
 
 
-def idle_cells(trace: Trace) -> list[dict[str, int]]:
-    rows = given(idle_by_stream(trace))
-    return [
-        {key: getattr(row, key) for key in ("stream", "host_wait_ns", "kernel_wait_ns", "other_ns")} for row in rows
-    ]
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_temporal_overlap_and_idle_to_the_nanosecond(name: str) -> None:
-    trace, expected = kept(name), EXACT[name]
-    breakdown = given(temporal_breakdown(trace, scheme=Scheme.PATTERNS))
-    assert {key: getattr(breakdown, key) for key in expected["temporal"]} == expected["temporal"]
-    shared = given(overlap(trace, scheme=Scheme.PATTERNS))
-    assert {key: getattr(shared, key) for key in expected["overlap"]} == expected["overlap"]
-    assert idle_cells(trace) == sorted(expected["idle_by_stream"], key=lambda cell: cell["stream"])
-    assert (len(trace.device_events), int((trace.device_events.launch < 0).sum())) == (
-        expected["device_events"],
-        expected["unlinked"],
-    )
-
-
 @pytest.mark.parametrize("name", EXACT)
 def test_our_recognition_differs_only_where_the_patterns_know_no_name(name: str) -> None:
     classes = kernel_classes(kept(name))

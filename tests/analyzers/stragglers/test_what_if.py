@@ -72,6 +72,26 @@ def test_a_slow_stage(job: Job) -> None:
     assert (slow.by_stage[0].slowdown, slow.by_stage[0].saving_ns) == (30.5 / 24.5, 6 * S)
 
 
+def slow_worker(_step: int, dp_rank: int, stage: int, way: str) -> float:
+    """Rank 11, the last stage of the sixth data-parallel rank, takes three times as long."""
+    return usual_cost(0, 0, 0, way) * (3 if (dp_rank, stage) == (5, 1) else 1)
+
+
+def test_one_slow_worker_of_sixteen(job: Job) -> None:
+    """2 + 1 + 4 · 9 + 2 = 41 s; usual is the mean of 16 workers, 1.125 of an even one: 2 + 5 · 3.375 s.
+
+    Repaired alone it is the usual one between even ones, slow alone it is among usual ones.
+    """
+    slow = job(dp_ranks=8, cost=slow_worker)
+    assert (slow.actual_ns.tolist(), slow.ideal_ns.tolist()) == ([41 * S] * 2, [18.875 * S] * 2)
+    worst, second = slow.by_worker[:2]
+    assert worst.key == next(iter(slow.worker_scores)) == stragglers.Worker(dp_rank=5, stage=1, rank=11)
+    assert (worst.saving_ns, second.slowdown, second.saving_ns) == (22.5 * S, 1.0, 0.0)
+    share = slow.worst_workers_share
+    assert (share.repaired_ns, share.alone_ns) == ((2 + 1 + 4 * 3.375 + 2) * S, (2 + 1.125 + 4 * 9 + 2.25) * S)
+    assert share.removed_frac == pytest.approx(22.5 / (41 - 18.875))
+
+
 def test_a_slow_kind_of_operation_in_one_step(job: Job) -> None:
     """In the second step backwards take 4 s: 27 s instead of 17 s; usual 3 s, so 22 s."""
     slow = job(cost=lambda step, _dp, _stage, way: 4.0 if (step, way) == (4, "backward") else usual_cost(0, 0, 0, way))

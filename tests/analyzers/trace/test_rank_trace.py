@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,22 @@ class TestCommandLine:
 @pytest.mark.reference
 @pytest.mark.parametrize("name", ["trace-AR.parquet", "trace-ST.parquet"])
 def test_published_tables(name: str) -> None:
-    table = stragglers.open(STRAGGLERS / name)
+    assert_every_operation_is_in_a_trace(stragglers.open(STRAGGLERS / name))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_table(tmp_path: Path, seed: int) -> None:
+    """Costs, transfers and garbage collections of any length, in an interleaved schedule or not."""
+    rng = random.Random(seed)
+    shape = {"dp_ranks": 2, "stages": 3, "microbatches": 3, "chunks": 1 + 2 * (seed % 2)}
+    rows = job_rows(cost=lambda *_: rng.uniform(0.1, 9), transfer=lambda *_: rng.uniform(0, 2), **shape)
+    for row in rows:
+        if row["optype"] == "gc":
+            row["duration"] = rng.uniform(0, 0.5)
+    assert_every_operation_is_in_a_trace(stragglers.open(op_tables.write(tmp_path / "job.parquet", rows)))
+
+
+def assert_every_operation_is_in_a_trace(table: stragglers.OpTable) -> None:
     counted = 0
     for rank in ranks_of(table):
         trace = rank_trace(table, rank)

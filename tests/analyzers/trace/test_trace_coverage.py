@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import reference_data
 import trace_files
 from click.testing import CliRunner
+from hazard_traces import HAZARDS
 from trace_files import Written
 
 from tightship_analyzers import trace
@@ -20,6 +22,7 @@ from tightship_analyzers.trace.coverage import GIVES_WORK
 from tightship_platform.vocabulary import Bucket
 
 MAIN, BACKWARD = 100, 101
+HOST = ("cpu_op", "user_annotation", "python_function", "cpu_instant_event", "fwdbwd")
 STEPS, STEP_US, KERNEL_US = 6, 1000, 600
 BASE_US = 4_313_986_415_000
 Events = list[dict[str, Any]]
@@ -187,9 +190,29 @@ def test_calls_that_give_work() -> None:
 def test_a_part_of_a_recorded_job_is_never_one_of_the_cpu(written: Written) -> None:
     path = next((reference_data.TRACES / "param" / "dlrm_8rank").glob("worker0_*.gz"))
     whole = gzip.decompress(path.read_bytes())
-    for size in (30_000, 300_000, len(whole) * 7 // 10, len(whole) - 20_000):
+    parts = {30_000: False, 300_000: False, len(whole) * 7 // 10: True, len(whole) - 20_000: True}
+    assert_parts_are_judged_as_parts(whole, written, parts)
+
+
+@pytest.mark.parametrize("hazard", ["since the epoch", "whole microseconds", "AMD", "MTIA", "symmetric memory"])
+def test_a_part_of_a_made_job_is_never_one_of_the_cpu(written: Written, hazard: str) -> None:
+    found = json.loads(HAZARDS[hazard](), parse_float=str)
+    # Kineto writes the host first, then what its calls and the device did, in order of time.
+    host = [event for event in found["traceEvents"] if event["cat"] in HOST]
+    device = [event for event in found["traceEvents"] if event["cat"] not in HOST]
+    order = [*host, *sorted(device, key=lambda event: float(event["ts"]))]
+    before = {key: value for key, value in found.items() if key != "traceEvents"}
+    whole = trace_files.trace_text(order, before=before, after={})
+    begins = whole.index(json.dumps(device[0]["cat"]).encode())
+    sizes = (begins // 2, begins - 100, (begins + 2 * len(whole)) // 3, len(whole) - 3_000)
+    assert_parts_are_judged_as_parts(whole, written, dict(zip(sizes, (False, False, True, True), strict=True)))
+
+
+def assert_parts_are_judged_as_parts(whole: bytes, written: Written, judged: dict[int, bool]) -> None:
+    """:param judged: size of a part → whether it holds enough of the device to be judged."""
+    for size, enough in judged.items():
         summary = judge_trace(trace.open(written(whole[:size]))).summary
         assert summary["device_kind"] == "gpu" and summary["covered_frac"] < 1.0
         assert summary["device"].startswith("Tesla V100")
-        assert bool(summary["buckets"]) == (size > 300_000)
+        assert bool(summary["buckets"]) == enough
         assert not any("please report" in line for line in summary["warnings"])

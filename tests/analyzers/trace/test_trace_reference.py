@@ -1,4 +1,7 @@
-"""The reference traces (V100, A100, H100, B200, MI250, MI300X, MTIA, CPU): every event, and exact figures."""
+"""The reference traces (V100, A100, H100, B200, MI250, MI300X, MTIA, CPU): every event, and exact figures.
+
+And the same of made ones, where no reference data are at hand.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import trace_files
-from reference_data import TRACES, exact_figures, trace_id, trace_paths
+from brute_force import BruteForce
+from recordings import ANY, figures
+from reference_data import TRACES, exact_figures
 
 from tightship_analyzers import trace
 from tightship_analyzers.trace.intervals import Intervals
-
-EXACT = exact_figures()
-pytestmark = pytest.mark.reference
 
 TABLES = {
     "host_ops": ("cpu_op",),
@@ -37,10 +39,10 @@ OLDEST = {"Runtime": "cuda_runtime", "Kernel": "kernel", "Memcpy": "gpu_memcpy",
 
 
 def category(event: dict[str, Any]) -> str | None:
-    """An event's category in today's words; torch's annotations are the only names of the old ones that hold a '#'."""
+    """An event's category in today's words; of the old ones only torch's annotations have such names."""
     given: str | None = event.get("cat")
     if given == "Operator":
-        return "user_annotation" if "#" in event["name"] else "cpu_op"
+        return "user_annotation" if "#" in event["name"] or event["name"].startswith("nccl:") else "cpu_op"
     return OLDEST.get(given or "", given)
 
 
@@ -50,12 +52,12 @@ def loaded(path: Path) -> Any:
     return json.loads(text, parse_float=str)
 
 
-@pytest.mark.parametrize("path", trace_paths(), ids=trace_id)
-def test_every_event_is_there(path: Path) -> None:
-    whole = loaded(path)
+@pytest.mark.parametrize("recording", ANY, indirect=True)
+def test_every_event_is_there(recording: Path) -> None:
+    whole = loaded(recording)
     events = whole["traceEvents"]
     counts = Counter((event.get("ph"), category(event)) for event in events)
-    read = trace.open(path)
+    read = trace.open(recording)
     trace_files.assert_sound(read)
     assert read.warnings == []
     assert read.events == len(events)
@@ -70,11 +72,10 @@ def test_every_event_is_there(path: Path) -> None:
     assert sorted(read.launches.correlation.tolist()) == sorted(ids)
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_busy_and_idle_time_to_the_nanosecond(name: str) -> None:
+@pytest.mark.parametrize("recording", ANY, indirect=True)
+def test_busy_and_idle_time_to_the_nanosecond(recording: Path) -> None:
     """Temporal breakdown and overlap by the definitions of HolisticTraceAnalysis, against an independent program."""
-    expected = EXACT[name]
-    read = trace.open(TRACES / name)
+    expected, read = figures(recording), trace.open(recording)
     kept = np.ones(len(read.device_events), dtype=bool)
     steps = read.annotations_named("ProfilerStep#")
     if len(np.unique(steps.name)) >= 2:
@@ -86,7 +87,7 @@ def test_busy_and_idle_time_to_the_nanosecond(name: str) -> None:
     busy = Intervals.of_table(events)
     compute = Intervals.of_table(events.take(~communicates & ~moves))
     communication = Intervals.of_table(events.take(communicates))
-    span = int(events.end_ns.max() - events.start_ns.min())
+    span = int(events.end_ns.max() - events.start_ns.min()) if len(events) else 0
     assert (len(events), int((events.launch < 0).sum())) == (expected["device_events"], expected["unlinked"])
     assert expected["temporal"] == {
         "kernel_span_ns": span,
@@ -100,6 +101,17 @@ def test_busy_and_idle_time_to_the_nanosecond(name: str) -> None:
     }
 
 
+@pytest.mark.reference
+@pytest.mark.parametrize("name", exact_figures())
+def test_the_brute_force_finds_the_published_figures(name: str) -> None:
+    found = BruteForce(TRACES / name).figures()
+    published = exact_figures()[name]
+    found["idle_by_stream"].sort(key=lambda cell: cell["stream"])
+    published["idle_by_stream"].sort(key=lambda cell: cell["stream"])
+    assert found == published
+
+
+@pytest.mark.reference
 def test_launches_that_the_trace_lacks_are_not_made_up() -> None:
     """The peer joins 509 kernels of this trace to the first launch; they have none."""
     read = trace.open(TRACES / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
