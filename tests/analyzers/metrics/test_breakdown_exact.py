@@ -15,18 +15,18 @@ from brute_force import Event, class_of, running
 from recordings import ANY, MADE, brute_force, figures
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.breakdown.copies import copies
-from tightship_analyzers.breakdown.duration_stats import DurationStats
-from tightship_analyzers.breakdown.idle import idle_by_stream
-from tightship_analyzers.breakdown.kernel_classes import Evidence, KernelClass, Scheme, kernel_classes
-from tightship_analyzers.breakdown.kernels import kernel_names, kernel_types
-from tightship_analyzers.breakdown.launches import SHORT_NS, launch_stats
-from tightship_analyzers.breakdown.overlap import overlap
-from tightship_analyzers.breakdown.queue_length import queue_length
-from tightship_analyzers.breakdown.step_filter import without_last_step
-from tightship_analyzers.breakdown.temporal import temporal_breakdown
-from tightship_analyzers.not_applicable import NotApplicable
+from tightship_analyzers.metrics.copies import copies
+from tightship_analyzers.metrics.duration_stats import DurationStats
+from tightship_analyzers.metrics.idle import idle_by_stream
+from tightship_analyzers.metrics.kernel_classes import Evidence, KernelClass, Scheme, kernel_classes
+from tightship_analyzers.metrics.kernels import kernel_names, kernel_types
+from tightship_analyzers.metrics.launches import SHORT_NS, launch_stats
+from tightship_analyzers.metrics.overlap import overlap
+from tightship_analyzers.metrics.queue_length import queue_length
+from tightship_analyzers.metrics.step_filter import without_last_step
+from tightship_analyzers.metrics.temporal import temporal_breakdown
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.not_applicable import NotApplicable
 
 T = TypeVar("T")
 made = pytest.mark.parametrize("recording", MADE, indirect=True)

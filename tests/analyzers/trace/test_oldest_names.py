@@ -13,11 +13,11 @@ from reference_data import TRACES
 from trace_files import tables_of, trace_text
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.facts.loader_ranges import LoaderRanges
+from tightship_analyzers.analysis.judge import judge_trace
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.steps import Steps
-from tightship_analyzers.judge import judge_trace
-from tightship_analyzers.trace.kineto_kinds import is_annotation
+from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.trace.kineto.kinds import is_annotation
 
 PAIR = "kineto_pair/resnet50_num_workers_{}.pt.trace.json.gz"
 
