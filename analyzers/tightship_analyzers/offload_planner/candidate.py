@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile
-from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, Choice, LayerWork, Links, Work
-from tightship_offload.plan.model import Clipping, HardwareSpec, Placement, Recompute, UpdateOrder, UpdateStart
+from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, ORDER, Choice, LayerWork, Links, Work
+from tightship_offload.plan.model import (
+    Clipping,
+    HardwareSpec,
+    Placement,
+    Recompute,
+    UpdateOrder,
+    UpdateStart,
+)
 
 ADAM_TRAFFIC_BYTES = 28
 """Host memory traffic of an fp32 Adam update per parameter: reads weight, gradient and two moments, writes three."""
@@ -21,11 +28,11 @@ NS = 1_000_000_000
 class Rules:
     """How the loop updates: the part of a plan that the search does not choose."""
 
-    order: UpdateOrder = UpdateOrder.NEXT_USE
+    order: UpdateOrder = ORDER
     start: UpdateStart = UpdateStart.AFTER_STEP
     clipping: Clipping = Clipping.EXACT
     threads: int | None = None
-    """CPU threads for updates; None: the number with the best measured rate."""
+    """CPU threads for updates; None: as many as torch has, which are all that were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +240,10 @@ class Candidate:
 
 
 def adam_rate(hardware: HardwareSpec, threads: int | None) -> float:
-    """Parameters per second of CPU Adam: at the largest measured number of threads within `threads`, or the best."""
+    """Parameters per second of CPU Adam: at the largest measured number of threads, within `threads` if given."""
     rates = hardware.adam_params_per_s
     if threads is None:
-        return max(rates.values())
+        return rates[max(rates)]
     within = [count for count in rates if count <= threads]
     return rates[max(within)] if within else rates[min(rates)] * threads / min(rates)
 

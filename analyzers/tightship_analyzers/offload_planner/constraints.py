@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tightship_analyzers.offload_planner.candidate import Memory, Rules
+from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.host_limits import HostLimits
 from tightship_offload.plan.model import HardwareSpec, Recompute
 
@@ -26,9 +27,9 @@ class Constraints:
     resident: tuple[int, ...] | None = None
     recompute: Recompute | None = None
     micro_batches: int | None = None
-    may_stream: bool = False
+    may_stream: bool = RUNTIME.streams_updates
     """Layers may be updated on the device while their state streams through it."""
-    residents_on_cpu: bool = False
+    residents_on_cpu: bool = RUNTIME.updates_residents_on_cpu
     """Resident layers may be updated on the CPU: less device memory, but their gradients and weights travel."""
     rules: Rules = field(default_factory=Rules)
     host: HostLimits | None = None

@@ -19,9 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.model import Clipping, Placement, UpdateOrder, UpdateStart
 
-GRADIENTS_IN_FLIGHT = 2
+GRADIENTS_IN_FLIGHT = RUNTIME.gradients_in_flight
+ORDER = UpdateOrder(RUNTIME.update_orders[0])
+"""In which the runtime updates by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class Choice:
     slots: int
     resident: frozenset[int] = frozenset()
     prefetch: int
-    order: UpdateOrder = UpdateOrder.NEXT_USE
+    order: UpdateOrder = ORDER
     start: UpdateStart = UpdateStart.AFTER_STEP
     clipping: Clipping = Clipping.EXACT
 

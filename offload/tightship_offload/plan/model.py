@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from tightship_offload.errors import PlanError
+from tightship_offload.plan.capabilities import RUNTIME, Capabilities, files_exclude
 from tightship_offload.plan.schema import Line, ListOf, MapOf, Real, Section, Whole
 
 VERSION = 1
@@ -175,11 +176,11 @@ class Window(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerPlan(Section):
-    """Who updates which layer, where, and in which order."""
+    """Who updates which layer, where, and in which order. A plan may hold what `capabilities.RUNTIME` offers."""
 
     gpu_streamed: Annotated[tuple[int, ...], _LAYERS] = ()
     gpu_resident: Annotated[tuple[int, ...], _LAYERS] = ()
-    """All other layers are placed on the CPU."""
+    """All other layers are placed on the CPU. Empty in a plan: as the runtime does it, every resident layer."""
     order: UpdateOrder = UpdateOrder.NEXT_USE
     start: UpdateStart = UpdateStart.AFTER_STEP
     clipping: Clipping = Clipping.EXACT
@@ -216,6 +217,11 @@ class Precision(Section):
     """Where the optimizer updates them. The same format as the weights means that there is one copy only."""
     gradients: Dtype = Dtype.FP32
 
+    @property
+    def has_masters(self) -> bool:
+        """16-bit weights are updated as fp32 copies."""
+        return self.weights.bytes < self.master.bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Nvme(Section):
@@ -230,7 +236,7 @@ class Nvme(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Section):
-    """What the runtime may take, in bytes. None: what the machine allows."""
+    """What the plan was made to stay within, in bytes. None: what the machine allows."""
 
     device_bytes: Annotated[int, _BYTES] | None = None
     host_bytes: Annotated[int, _BYTES] | None = None
@@ -348,6 +354,43 @@ class Plan(Section):
                 raise PlanError(
                     "optimizer.clipping is speculative without loop.clip_norm; give the limit that the loop uses"
                 )
+        refused = self.refused_by(RUNTIME)
+        if refused is not None:
+            raise PlanError(refused)
+        if resident and not optimizer.gpu_resident and not RUNTIME.updates_residents_on_cpu:
+            object.__setattr__(self, "optimizer", replace(optimizer, gpu_resident=self.window.resident))
+
+    def refused_by(self, runtime: Capabilities) -> str | None:
+        """In one line, what the plan asks for that a runtime would ignore or cannot do; None: it does all of it."""
+        optimizer, nvme = self.optimizer, self.nvme
+        on_cpu = set(self.window.resident) - set(optimizer.gpu_resident) if optimizer.gpu_resident else set()
+        if optimizer.gpu_streamed and not runtime.streams_updates:
+            return "optimizer.gpu_streamed lists layers, which this runtime does not do yet; plan without it"
+        if on_cpu and not runtime.updates_residents_on_cpu:
+            return (
+                f"optimizer.gpu_resident lacks the resident layer {min(on_cpu)}, and this runtime updates every "
+                "resident layer on the device; list all of window.resident, or none"
+            )
+        if optimizer.order.value not in runtime.update_orders:
+            return (
+                f"optimizer.order is {optimizer.order.value}, which this runtime does not do yet; expected "
+                f"{' or '.join(runtime.update_orders)}"
+            )
+        if optimizer.threads is not None and not runtime.sets_threads:
+            return (
+                f"optimizer.threads is {optimizer.threads}, and this runtime updates with as many threads as torch "
+                f"has; leave it out and start the job with OMP_NUM_THREADS={optimizer.threads}"
+            )
+        if optimizer.clipping is Clipping.SPECULATIVE and optimizer.start is UpdateStart.AFTER_STEP:
+            return "optimizer.clipping is speculative with start after-step, which has nothing to roll back; use exact"
+        if nvme is None:
+            return None
+        if not runtime.divides_layers_over_files and (set(nvme.layers) != set(self.moving) or not nvme.weights):
+            return (
+                "The plan keeps some layers in files and others in host memory, which could not go on after a crash; "
+                "name all layers that move in nvme.layers and set nvme.weights"
+            )
+        return files_exclude(early=optimizer.start is UpdateStart.DURING_BACKWARD, masters=self.precision.has_masters)
 
     def _check_layers(self) -> None:
         """Every list of layers names layers that exist."""

@@ -16,6 +16,7 @@ from tightship_offload.backends.base import Backend
 from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.cuda import CudaBackend
 from tightship_offload.errors import OffloadError, PlanError
+from tightship_offload.plan.capabilities import files_exclude
 from tightship_offload.plan.file import read_plan
 from tightship_offload.plan.model import Clipping, ModelSpec, Plan, UpdateStart, fingerprint, model_differences
 from tightship_offload.runtime.blocks import Block, find_blocks
@@ -153,13 +154,9 @@ def _open(
     config: WindowConfig,
     together: Averaging | None,
 ) -> NvmeStore:
-    for what, asked in (
-        ("updates during backward", config.early is not None),
-        ("fp32 masters", config.master),
-        ("several ranks", together is not None),
-    ):
-        if asked:
-            raise OffloadError(f"Layers in files do not go together with {what} yet; leave one of the two out")
+    refused = files_exclude(early=config.early is not None, masters=config.master, ranks=together is not None)
+    if refused is not None:
+        raise OffloadError(refused)
     if optimizer.state:
         raise OffloadError(
             "The optimizer has state already, which is not in the files; call apply before the first step"
@@ -178,15 +175,8 @@ def _open(
 def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
     names = None if plan.model.layers is None else (plan.model.layers,)
     check_model(plan, model)
-    if plan.optimizer.gpu_streamed:
-        raise PlanError("The plan asks for optimizer.gpu_streamed, which this runtime does not do yet; plan without it")
     nvme = None
     if plan.nvme is not None:
-        if set(plan.nvme.layers) != set(plan.moving) or not plan.nvme.weights:
-            raise PlanError(
-                "The plan keeps some layers in files and others in host memory, which could not go on after a crash; "
-                "name all layers that move in nvme.layers and set nvme.weights"
-            )
         nvme = NvmeTier(folder=plan.nvme.folder, resume=True, prefetch=plan.nvme.prefetch)
     early = None
     if plan.optimizer.start is UpdateStart.DURING_BACKWARD:
@@ -198,7 +188,7 @@ def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
         resident=frozenset(plan.window.resident),
         prefetch=plan.window.prefetch,
         layers=names,
-        master=plan.precision.weights.bytes < plan.precision.master.bytes,
+        master=plan.precision.has_masters,
         early=early,
         nvme=nvme,
     )

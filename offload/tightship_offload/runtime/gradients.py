@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tightship_offload.backends.base import COMPUTE, Backend, Mark
 from tightship_offload.errors import OffloadError
+from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.runtime.layer import Layer
 from tightship_offload.runtime.parallel import Averaging
 from tightship_offload.runtime.stats import OffloadStats
@@ -26,8 +27,6 @@ from tightship_offload.runtime.window import Window
 
 _MISSING = torch.empty(0)
 """Stands for the gradient of a parameter that has none on this rank."""
-_IN_FLIGHT = 2
-"""Layers whose gradients may be on their way at a time; it bounds the device memory that they take."""
 
 
 class Gradients:
@@ -184,7 +183,7 @@ class Gradients:
         self._flying.append((mark, batch))
         whole = self._window.entered[index] <= 1
         self.on_sent(layer, {at for (owner, at), has in self._home.items() if owner == index and has and whole}, mark)
-        while len(self._flying) > _IN_FLIGHT:
+        while len(self._flying) > RUNTIME.gradients_in_flight:
             self._land()
 
     def _with_missing(self, layer: Layer, batch: list[tuple[int, Tensor, bool]]) -> list[tuple[int, Tensor, bool]]:

@@ -109,9 +109,20 @@ def test_plan_in_json_lists_alternatives(profile: Path, tmp_path: Path) -> None:
         call("plan", profile, "-o", path, "--device-memory", "500MiB", "--hardware", profile, "--json").stdout
     )
     options = answer["alternatives"]
+    assert list(answer) == ["plan", "alternatives", "simulated"]
+    keys = "step_ns share_frac slots resident gpu_streamed recompute micro_batches device_bytes host_bytes pinned_bytes"
+    assert all(list(option) == [*keys.split(), "bottleneck"] for option in options.values())
     assert options["fastest"]["step_ns"] <= options["recommended"]["step_ns"]
     assert options["smallest"]["device_bytes"] <= options["recommended"]["device_bytes"] <= 500 * MIB
     assert answer["plan"]["version"] == 1
+
+
+def test_threads_that_the_runtime_would_ignore_are_refused(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    said = refused("plan", profile, "-o", path, "--hardware", profile, "--threads", "4")
+    assert said.startswith("--threads is 4, and the runtime updates with as many threads as torch has")
+    assert said.endswith("OMP_NUM_THREADS=4")
+    assert not path.exists()
 
 
 def test_a_loop_that_cannot_stay_as_it_is_is_named(profile: Path, tmp_path: Path) -> None:

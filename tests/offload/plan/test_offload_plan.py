@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tightship_offload.errors import PlanError
-from tightship_offload.plan.file import MOST_BYTES, parse_plan, plan_text, read_plan, write_plan
+from tightship_offload.plan.capabilities import RUNTIME, Capabilities
+from tightship_offload.plan.file import (
+    MOST_BYTES,
+    parse_plan,
+    plan_text,
+    read_plan,
+    write_plan,
+)
 from tightship_offload.plan.model import (
     Bottleneck,
     Clipping,
@@ -30,6 +37,7 @@ from tightship_offload.plan.model import (
     Plan,
     Precision,
     Prediction,
+    UpdateOrder,
     UpdateStart,
     Window,
     fingerprint,
@@ -68,10 +76,10 @@ def full_plan() -> Plan:
         waits_ns={"cpu-update": 10**8},
     )
     return plan(
-        optimizer=OptimizerPlan(gpu_streamed=(0,), gpu_resident=(2,), threads=16),
+        optimizer=OptimizerPlan(gpu_resident=(2,), clipping=Clipping.NONE),
         loop=Loop(micro_batches=4, clip_norm=1.0, tokens=16384),
-        precision=Precision(weights=Dtype.BF16, gradients=Dtype.BF16),
-        nvme=Nvme(folder="/data/nvme", layers=(1,)),
+        precision=Precision(weights=Dtype.BF16, master=Dtype.BF16, gradients=Dtype.BF16),
+        nvme=Nvme(folder="/data/nvme", layers=(0, 1), weights=True),
         hardware=HARDWARE,
         prediction=prediction,
     )
@@ -91,10 +99,72 @@ def test_reading_a_plan_imports_no_torch() -> None:
 
 
 def test_placements() -> None:
-    optimizer = full_plan().optimizer
+    optimizer = OptimizerPlan(gpu_streamed=(0,), gpu_resident=(2,), threads=16)
     placed = [optimizer.placement(layer) for layer in range(3)]
     assert placed == [Placement.GPU_STREAMED, Placement.CPU, Placement.GPU_RESIDENT]
     assert full_plan().moving == (0, 1)
+    assert plan().optimizer.placement(2) is Placement.GPU_RESIDENT, "as the runtime does it, said or not"
+    assert Plan.from_mapping(plan().as_mapping(), "plan") == plan()
+
+
+SOME_IN_FILES = Nvme(folder="/data/nvme", layers=(0,), weights=True)
+ALL_IN_FILES = Nvme(folder="/data/nvme", layers=(0, 1), weights=True)
+SPECULATIVE = OptimizerPlan(clipping=Clipping.SPECULATIVE)
+DURING_BACKWARD = OptimizerPlan(start=UpdateStart.DURING_BACKWARD, clipping=Clipping.NONE)
+MASTERS = Precision(weights=Dtype.BF16, master=Dtype.FP32)
+MORE_CAPABLE = Capabilities(
+    gradients_in_flight=2,
+    update_orders=("next-use", "as-ready"),
+    sets_threads=True,
+    streams_updates=True,
+    updates_residents_on_cpu=True,
+    divides_layers_over_files=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"optimizer": OptimizerPlan(gpu_streamed=(0,))}, "optimizer.gpu_streamed lists layers, which this runtime"),
+        ({"optimizer": OptimizerPlan(threads=16)}, "threads is 16, .* start the job with OMP_NUM_THREADS=16"),
+        ({"optimizer": OptimizerPlan(order=UpdateOrder.AS_READY)}, "order is as-ready, .* expected next-use"),
+        (
+            {"window": Window(slots=2, resident=(0, 1)), "optimizer": OptimizerPlan(gpu_resident=(0,))},
+            "gpu_resident lacks the resident layer 1, and this runtime updates every resident layer on the device",
+        ),
+        ({"nvme": SOME_IN_FILES}, "name all layers that move in nvme.layers and set nvme.weights"),
+        (
+            {"nvme": replace(ALL_IN_FILES, weights=False)},
+            "name all layers that move in nvme.layers and set nvme.weight",
+        ),
+        ({"optimizer": SPECULATIVE, "loop": Loop(clip_norm=1.0)}, "start after-step, which has nothing to roll back"),
+        ({"nvme": ALL_IN_FILES, "optimizer": DURING_BACKWARD}, "files do not go together with updates during backward"),
+        ({"nvme": ALL_IN_FILES, "precision": MASTERS}, "Layers in files do not go together with fp32 masters yet"),
+    ],
+)
+def test_what_the_runtime_would_ignore_cannot_be_written_nor_read(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanError, match=said) as caught:
+        plan(**changes)
+    assert "\n" not in str(caught.value)
+    data = plan().as_mapping()
+    del data["optimizer"]
+    written = data | {name: section.as_mapping() for name, section in changes.items()}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(written))
+    with pytest.raises(PlanError, match=said):
+        read_plan(tmp_path / "plan.yaml")
+
+
+def test_what_a_runtime_honours_may_be_written() -> None:
+    asked = plan()
+    # As the file of a later release would have it: this one's check would refuse to make it.
+    later = OptimizerPlan(gpu_streamed=(0,), gpu_resident=(2,), threads=16, order=UpdateOrder.AS_READY)
+    object.__setattr__(asked, "optimizer", later)
+    object.__setattr__(asked, "nvme", SOME_IN_FILES)
+    assert asked.refused_by(MORE_CAPABLE) is None
+    assert asked.refused_by(RUNTIME) is not None
+    assert set(RUNTIME.update_orders) <= {order.value for order in UpdateOrder}
 
 
 @pytest.mark.parametrize(

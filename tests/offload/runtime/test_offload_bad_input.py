@@ -112,10 +112,11 @@ def test_a_plan_is_applied_and_one_for_another_model_is_refused() -> None:
 
 
 def test_a_plan_that_asks_for_more_than_there_is() -> None:
-    plan = plan_for(Model(), nvme=Nvme(folder="/nowhere", layers=(0,), weights=True))
-    refused(lambda: windowed(window=None, plan=plan), "name all layers that move in nvme.layers and set nvme.weights")
-    plan = plan_for(Model(), optimizer=OptimizerPlan(gpu_streamed=(0,)))
-    refused(lambda: windowed(window=None, plan=plan), "asks for optimizer.gpu_streamed, which this runtime does not do")
+    model = Model()
+    some = {"nvme": Nvme(folder="/nowhere", layers=(0,), weights=True)}
+    refused(lambda: plan_for(model, **some), "name all layers that move in nvme.layers and set nvme.weights")
+    streamed = {"optimizer": OptimizerPlan(gpu_streamed=(0,))}
+    refused(lambda: plan_for(model, **streamed), "optimizer.gpu_streamed lists layers, which this runtime does not do")
 
 
 def test_an_optimizer_whose_step_somebody_has_replaced() -> None:
