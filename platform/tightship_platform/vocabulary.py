@@ -41,6 +41,22 @@ class CaptureState(StrEnum):
         return list(CaptureState).index(self)
 
 
+class PlanState(StrEnum):
+    """Where a request for an offload plan stands."""
+
+    REQUESTED = "requested"
+    PLANNING = "planning"
+    """A worker is at it, and gives signs of life."""
+    PLANNED = "planned"
+    REFUSED = "refused"
+    """There is no answer, and one line says why."""
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more will happen by itself."""
+        return self in (PlanState.PLANNED, PlanState.REFUSED)
+
+
 class Bucket(StrEnum):
     """Where a run's device time went. A run's buckets sum to its allocated device-nanoseconds exactly."""
 

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 from api_calls import Served, serving
 from captured_workflow import record, store
+from processes import Running
 
 from tightship_analyzers.offload_planner.profile import write_profile
 from tightship_analyzers.offload_planner.traced import profile_of_trace
@@ -30,8 +31,9 @@ def trace_data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def served(make_platform_env: Callable[..., Any], trace_data: bytes) -> Iterator[Served]:
-    """A server with one workflow that can be planned and one whose trace lacks shapes."""
-    with serving(make_platform_env().settings) as server:
+    """A server and a worker, with one workflow that can be planned and one whose trace lacks shapes."""
+    env = make_platform_env()
+    with serving(env.settings) as server, Running(env.environ, "worker", "--beat"):
         with server.http() as api:
             store(api, trace_data, "00000000000000a1", NAME)
             store(api, gzip.compress(b'{"traceEvents": []}'), "00000000000000a2", "shapeless", shapes=False)

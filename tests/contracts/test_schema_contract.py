@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import JSON, BigInteger, Boolean, Float, Integer, Table, create_engine, inspect, make_url, select, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Float,
+    Integer,
+    LargeBinary,
+    Table,
+    create_engine,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 
 from tightship_platform.database import engine as databases
 from tightship_platform.database import schema
@@ -40,6 +53,8 @@ def _row(table: Table) -> dict[str, Any]:
             row[column.name] = 1_790_000_000_123_456_789
         elif isinstance(kind, Integer):
             row[column.name] = 7
+        elif isinstance(kind, LargeBinary):
+            row[column.name] = b"\x00\xff"
         elif isinstance(kind, Float):
             row[column.name] = 0.25
         else:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +139,7 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         raise TightshipError(f"What to plan from is {named}; give SOURCE or --workflow, one of the two")
     with _one_line():
         from tightship_analyzers.offload_planner.plans import make_plan
-        from tightship_analyzers.offload_planner.tables import heading, option_row, print_alternatives, print_lines
+        from tightship_analyzers.offload_planner.tables import alternative_of, heading, print_alternatives, print_lines
         from tightship_offload.plan.explain import explain
         from tightship_offload.plan.file import write_plan
 
@@ -155,7 +156,7 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         lines[1:1] = [planned.change] if planned.change else []
         write_plan(planned.plan, target, "\n".join(lines))
         if as_json:
-            listed = {name: option_row(option) for name, option in planned.options.items()}
+            listed = {name: asdict(alternative_of(option)) for name, option in planned.options.items()}
             document = {"plan": planned.plan.as_mapping(), "alternatives": listed, "simulated": planned.simulated}
             click.echo(json.dumps(document, indent=2))
             return

@@ -2,45 +2,48 @@
 memory and step time change with the window.
 
 answer = fit(profile, hardware, constraints)
-answer["refused"] or answer["plan"]      # one line, or the plan as YAML
+answer.refused or answer.plan      # one line, or the plan as YAML
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from tightship_analyzers.offload_planner.candidate import Candidate, links_of
+from tightship_analyzers.offload_planner.candidate import Candidate, adam_rate, links_of
 from tightship_analyzers.offload_planner.constraints import Constraints, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.plans import Planned, interval_of, make_plan, prediction_of
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.simulate import simulate
-from tightship_analyzers.offload_planner.tables import heading, option_row
+from tightship_analyzers.offload_planner.tables import alternative_of, heading
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.explain import explain
 from tightship_offload.plan.file import plan_text
 from tightship_offload.plan.model import HardwareSpec
+from tightship_platform.results.plan_answer import (
+    PlanFit,
+    PlanLimits,
+    PlanMachine,
+    PlanOption,
+    StepTime,
+    WindowCurve,
+    WindowPoint,
+    WithoutOffload,
+)
 
 MOST_POINTS = 24
 """Windows on the curve; of more slots than that, evenly spread ones."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
+"""Takes the stage that begins, in a few words."""
 
 
 def fit(
-    profile: Profile, hardware: HardwareSpec, constraints: Constraints, *, tell: Tell = lambda _: None
-) -> dict[str, Any]:
-    """The answer; every key is there, null where there is nothing to say.
-
-    Keys: model, layers, parameters, machine, limits, whole (the step without offload, and whether it fits), refused,
-    heading, change, why, options, window (the curve), plan (YAML), notes, simulated.
-
-    :param tell: told what is being done.
-    """
-    answer = _subject(profile, hardware, constraints)
-    tell("trying windows")
+    profile: Profile, hardware: HardwareSpec, constraints: Constraints, *, report: Report = lambda _: None
+) -> PlanFit:
+    """The plan for a model on a machine, or why there is none; the curve in either case."""
+    report("trying windows")
     try:
         planned = make_plan(profile, hardware, constraints)
     except PlanError as error:
@@ -52,40 +55,58 @@ def fit(
             recompute=constraints.recompute or profile.recompute,
             micro_batches=constraints.micro_batches or profile.micro_batches,
         )
-        return answer | {"refused": str(error), "window": _window(base, constraints, timed=False)}
-    tell("simulating every window")
-    return answer | _planned(planned, profile) | {"window": _window(_base_of(planned), constraints, timed=True)}
+        window = _window(base, constraints, timed=False)
+        return replace(_subject(profile, hardware, constraints, window), refused=str(error))
+    report("simulating every window")
+    window = _window(_base_of(planned), constraints, timed=True)
+    plan = planned.plan
+    why = explain(plan)
+    comment = [f"{heading(plan)}.", planned.change, *why, *profile.notes]
+    return replace(
+        _subject(profile, hardware, constraints, window),
+        heading=f"{heading(plan)}.",
+        change=planned.change or None,
+        why=why,
+        options=[_option(name, option) for name, option in planned.options.items()],
+        plan=plan_text(plan, "\n".join(line for line in comment if line)),
+        simulated=planned.simulated,
+    )
 
 
-def _subject(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> dict[str, Any]:
+def _subject(profile: Profile, hardware: HardwareSpec, constraints: Constraints, window: WindowCurve) -> PlanFit:
+    """All that holds whether anything fits or not."""
     limits = limits_for(hardware, constraints)
-    return {
-        "model": profile.model.name,
-        "layers": len(profile.layers),
-        "parameters": sum(profile.model.layer_parameters) + profile.rest.parameters,
-        "origin": profile.origin.value,
-        "machine": hardware.as_mapping(),
-        "limits": {
-            "device_bytes": limits.device,
-            "device_by": limits.device_by,
-            "is_budget": limits.device == constraints.device_bytes,
-            "host_bytes": limits.host,
-            "host_by": limits.host_by,
-        },
-        "whole": _whole(profile, hardware, constraints),
-        "refused": None,
-        "heading": None,
-        "change": None,
-        "why": [],
-        "options": [],
-        "plan": None,
-        "notes": list(profile.notes),
-        "simulated": 0,
-    }
+    return PlanFit(
+        model=profile.model.name,
+        layers=len(profile.layers),
+        parameters=sum(profile.model.layer_parameters) + profile.rest.parameters,
+        origin=profile.origin.value,
+        machine=PlanMachine(
+            device=hardware.device,
+            device_bytes=hardware.device_bytes,
+            host_bytes=hardware.host_bytes,
+            cores=hardware.cores,
+            h2d_bytes_per_s=hardware.h2d_bytes_per_s,
+            d2h_bytes_per_s=hardware.d2h_bytes_per_s,
+            update_params_per_s=adam_rate(hardware, constraints.rules.threads),
+        ),
+        limits=PlanLimits(
+            device_bytes=limits.device,
+            device_by=limits.device_by,
+            is_budget=limits.device == constraints.device_bytes,
+            host_bytes=limits.host,
+            host_by=limits.host_by,
+        ),
+        whole=_whole(profile, hardware, constraints),
+        window=window,
+        why=[],
+        options=[],
+        notes=list(profile.notes),
+        simulated=0,
+    )
 
 
-def _whole(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> dict[str, Any]:
-    """The loop as it is, everything on the device."""
+def _whole(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> WithoutOffload:
     every = frozenset(range(len(profile.layers)))
     one = Candidate(
         profile=profile,
@@ -97,44 +118,26 @@ def _whole(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -
         recompute=profile.recompute,
         micro_batches=profile.micro_batches,
     )
-    step = interval_of(one.no_offload_ns, profile)
-    memory = one.memory
-    return {
-        "device_bytes": memory.device,
-        "step_ns": step.value,
-        "low_ns": step.low,
-        "high_ns": step.high,
-        "fits": not shortfalls(memory, limits_for(hardware, constraints)),
-    }
+    return WithoutOffload(
+        device_bytes=one.memory.device,
+        step=_step_time(one.no_offload_ns, profile),
+        fits=not shortfalls(one.memory, limits_for(hardware, constraints)),
+    )
 
 
-def _planned(planned: Planned, profile: Profile) -> dict[str, Any]:
-    plan = planned.plan
-    why = explain(plan)
-    comment = [f"{heading(plan)}.", planned.change, *why, *profile.notes]
-    return {
-        "heading": f"{heading(plan)}.",
-        "change": planned.change or None,
-        "why": why,
-        "options": [_option(name, option) for name, option in planned.options.items()],
-        "plan": plan_text(plan, "\n".join(line for line in comment if line)),
-        "simulated": planned.simulated,
-    }
-
-
-def _option(name: str, option: Option) -> dict[str, Any]:
+def _option(name: str, option: Option) -> PlanOption:
     predicted = prediction_of(option)
-    return {
-        "name": name,
-        **option_row(option),
-        "low_ns": predicted.step_ns.low,
-        "high_ns": predicted.step_ns.high,
-        "share_low": predicted.share_frac.low,
-        "share_high": predicted.share_frac.high,
-        "waits_ns": predicted.waits_ns,
-        "h2d_bytes": predicted.h2d_bytes,
-        "d2h_bytes": predicted.d2h_bytes,
-    }
+    return PlanOption(
+        name=name,
+        **vars(alternative_of(option)),
+        low_ns=round(predicted.step_ns.low),
+        high_ns=round(predicted.step_ns.high),
+        share_low=predicted.share_frac.low,
+        share_high=predicted.share_frac.high,
+        waits_ns=predicted.waits_ns,
+        h2d_bytes=predicted.h2d_bytes,
+        d2h_bytes=predicted.d2h_bytes,
+    )
 
 
 def _base_of(planned: Planned) -> Candidate:
@@ -145,33 +148,35 @@ def _base_of(planned: Planned) -> Candidate:
     return replace(one, resident=frozenset(), gpu_resident=frozenset())  # all stay: the curve shows what a window is
 
 
-def _window(base: Candidate, constraints: Constraints, *, timed: bool) -> dict[str, Any]:
+def _window(base: Candidate, constraints: Constraints, *, timed: bool) -> WindowCurve:
     """Memory, and where anything fits the step time, of every window with the same resident layers and loop."""
-    limits = limits_for(base.hardware, constraints)
     moving = len(base.profile.layers) - len(base.resident)
-    points = []
-    for slots in _counts(min(2, moving), moving, base.slots):
-        one = replace(base, slots=slots, ahead=None)
-        point: dict[str, Any] = {
-            "slots": slots,
-            "device_bytes": one.memory.device,
-            "host_bytes": one.memory.host,
-            "fits": not shortfalls(one.memory, limits),
-            "step_ns": None,
-            "low_ns": None,
-            "high_ns": None,
-        }
-        if timed:
-            step = interval_of(simulate(one.work, links_of(one.hardware), one.choice).step_ns, one.profile)
-            point |= {"step_ns": step.value, "low_ns": step.low, "high_ns": step.high}
-        points.append(point)
-    return {
-        "resident": len(base.resident),
-        "recompute": base.recompute.value,
-        "micro_batches": base.micro_batches,
-        "chosen": base.slots if timed else None,
-        "points": points,
-    }
+    windows = [replace(base, slots=slots, ahead=None) for slots in _counts(min(2, moving), moving, base.slots)]
+    return WindowCurve(
+        resident=len(base.resident),
+        recompute=base.recompute.value,
+        micro_batches=base.micro_batches,
+        chosen=base.slots if timed else None,
+        points=[_point(one, constraints, timed=timed) for one in windows],
+    )
+
+
+def _point(one: Candidate, constraints: Constraints, *, timed: bool) -> WindowPoint:
+    step = None
+    if timed:
+        step = _step_time(simulate(one.work, links_of(one.hardware), one.choice).step_ns, one.profile)
+    return WindowPoint(
+        slots=one.slots,
+        device_bytes=one.memory.device,
+        host_bytes=one.memory.host,
+        fits=not shortfalls(one.memory, limits_for(one.hardware, constraints)),
+        step=step,
+    )
+
+
+def _step_time(ns: int, profile: Profile) -> StepTime:
+    found = interval_of(ns, profile)
+    return StepTime(ns=ns, low_ns=round(found.low), high_ns=round(found.high))
 
 
 def _counts(least: int, most: int, chosen: int) -> list[int]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tightship_platform.results.plan_answer import PlanSource
 from tightship_platform.vocabulary import CaptureState
 
 MOST_TRIED = 3
@@ -20,22 +20,8 @@ _KEPT = (CaptureState.UPLOADED, CaptureState.ANALYZED)
 _UNDER_WAY = tuple(state for state in CaptureState if not state.is_final and state not in _KEPT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A stored trace with stacks and shapes."""
-
-    capture: str
-    run: str
-    rank: int
-    trace: int
-    """Id, as the API has it."""
-    sha256: str
-    size_bytes: int
-    requested_ns: int
-
-
-def sources(captures: Sequence[Mapping[str, Any]]) -> list[Source]:
-    """Traces to try, in the order of the captures (as `reads.captures` lists them, newest first)."""
+def sources(captures: Sequence[Mapping[str, Any]]) -> list[PlanSource]:
+    """Traces to try, in the order of the captures (as `queries.captures` lists them, newest first)."""
     return [_source(one, kept[0]) for one in captures if _tells(one) and (kept := _kept(one))][:MOST_TRIED]
 
 
@@ -73,8 +59,8 @@ def _kept(capture: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [rank for rank in capture["ranks"] if rank["url"] is not None and not rank["error"]]
 
 
-def _source(capture: Mapping[str, Any], rank: Mapping[str, Any]) -> Source:
-    return Source(
+def _source(capture: Mapping[str, Any], rank: Mapping[str, Any]) -> PlanSource:
+    return PlanSource(
         capture=capture["capture"],
         run=capture["run"],
         rank=rank["rank"],

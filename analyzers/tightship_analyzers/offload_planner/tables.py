@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.plans import prediction_of
-from tightship_analyzers.offload_planner.profile import Profile
+from tightship_analyzers.offload_planner.profile import LayerCost, Profile
 from tightship_offload.plan.model import HardwareSpec, Plan, Prediction
+from tightship_platform.results.plan_answer import PlanAlternative
 from tightship_platform.terminal import Column, print_table
 from tightship_platform.units import format_bytes, format_frac, format_ns
 
@@ -69,19 +69,19 @@ def print_alternatives(options: Mapping[str, Option]) -> None:
     """Options by name, one line each."""
     rows = []
     for name, option in options.items():
-        row = option_row(option)
+        row = alternative_of(option)
         rows.append(
             (
                 name,
-                format_ns(row["step_ns"]),
-                format_frac(row["share_frac"]),
-                row["slots"],
-                row["resident"],
-                row["recompute"],
-                row["micro_batches"],
-                format_bytes(row["device_bytes"]),
-                format_bytes(row["host_bytes"]),
-                row["bottleneck"],
+                format_ns(row.step_ns),
+                format_frac(row.share_frac),
+                row.slots,
+                row.resident,
+                row.recompute,
+                row.micro_batches,
+                format_bytes(row.device_bytes),
+                format_bytes(row.host_bytes),
+                row.bottleneck,
             )
         )
     columns = [Column("PLAN", whole=True), Column("STEP", right=True), Column("OF FULL SPEED", right=True)]
@@ -91,22 +91,22 @@ def print_alternatives(options: Mapping[str, Option]) -> None:
     print_table(columns, rows, empty="nothing fits")
 
 
-def option_row(option: Option) -> dict[str, Any]:
-    """An option as plain data, for JSON."""
+def alternative_of(option: Option) -> PlanAlternative:
+    """An option as it is listed."""
     one = option.candidate
-    return {
-        "step_ns": option.step_ns,
-        "share_frac": prediction_of(option).share_frac.value,
-        "slots": one.slots,
-        "resident": len(one.resident),
-        "gpu_streamed": len(one.gpu_streamed),
-        "recompute": one.recompute.value,
-        "micro_batches": one.micro_batches,
-        "device_bytes": one.memory.device,
-        "host_bytes": one.memory.host,
-        "pinned_bytes": one.memory.pinned,
-        "bottleneck": option.result.bottleneck.value,
-    }
+    return PlanAlternative(
+        step_ns=option.step_ns,
+        share_frac=prediction_of(option).share_frac.value,
+        slots=one.slots,
+        resident=len(one.resident),
+        gpu_streamed=len(one.gpu_streamed),
+        recompute=one.recompute.value,
+        micro_batches=one.micro_batches,
+        device_bytes=one.memory.device,
+        host_bytes=one.memory.host,
+        pinned_bytes=one.memory.pinned,
+        bottleneck=option.result.bottleneck.value,
+    )
 
 
 def print_simulation(option: Option) -> None:
@@ -153,7 +153,7 @@ def heading(plan: Plan) -> str:
     )
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _alike(a: LayerCost, b: LayerCost) -> bool:
     same = (a.parameters, a.activation_bytes) == (b.parameters, b.activation_bytes)
     return same and abs(a.forward_ns - b.forward_ns) * 5 <= max(a.forward_ns, b.forward_ns)
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import IO
 
 from tightship_analyzers.offload_planner.profile import Profile
-from tightship_analyzers.offload_planner.sources import Source
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.errors import PlanError
 from tightship_platform.errors import TightshipError
+from tightship_platform.results.plan_answer import PlanSource
 
-Fetch = Callable[[Source, IO[bytes]], None]
+Fetch = Callable[[PlanSource, IO[bytes]], None]
 """Writes the trace file of a source into an open file."""
 
 
-def profile_of_workflow(found: Sequence[Source], fetch: Fetch) -> tuple[Profile, Source]:
+def profile_of_workflow(found: Sequence[PlanSource], fetch: Fetch) -> tuple[Profile, PlanSource]:
     """The profile in the first of the traces that holds one.
 
     :raises PlanError: none does; the line says why the first does not.
@@ -31,7 +31,7 @@ def profile_of_workflow(found: Sequence[Source], fetch: Fetch) -> tuple[Profile,
     raise PlanError(reasons[0] if reasons else "There is no trace with stacks and shapes to plan from")
 
 
-def _profile(source: Source, fetch: Fetch) -> Profile:
+def _profile(source: PlanSource, fetch: Fetch) -> Profile:
     with tempfile.TemporaryDirectory(prefix="tightship-plan-") as folder:
         path = Path(folder) / f"rank-{source.rank}.json.gz"
         try:

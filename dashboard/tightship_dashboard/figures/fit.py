@@ -24,6 +24,7 @@ from tightship_dashboard.figures.elements import (
 )
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import run_href
+from tightship_platform.results.plan_answer import PlanAnswer, PlanOption
 from tightship_platform.units import format_bytes
 
 PLAN_FILE = "plan.yaml"
@@ -49,46 +50,46 @@ def simulated() -> Node:
     return badge("simulated", "Step times are simulated, and shown with their interval; none was measured.")
 
 
-def result(told: dict[str, Any], run: dict[str, Any] | None, zone: ZoneInfo) -> Node:
+def result(answer: PlanAnswer, run: dict[str, Any] | None, zone: ZoneInfo) -> Node:
     """Everything below the answer's first line.
 
-    :param run: the run of the trace that was planned from, as `reads.runs` has it; None: there is none.
+    :param run: the run of the trace that was planned from, as `queries.runs` has it; None: there is none.
     """
-    parts = [_window(told)]
-    if told["refused"] is None:
-        parts += [_options(told), html.Div([_why(told), _use(told, run)], className="columns")]
-    return html.Div([*parts, _machine(told, run, zone)])
+    parts = [_window(answer)]
+    if answer.refused is None:
+        parts += [_options(answer), html.Div([_why(answer), _use(answer, run)], className="columns")]
+    return html.Div([*parts, _machine(answer, run, zone)])
 
 
-def _window(told: dict[str, Any]) -> Node:
-    shape = told["window"]
-    kept = f"{shape['resident']} resident layers" if shape["resident"] else "no resident layer"
+def _window(answer: PlanAnswer) -> Node:
+    shape = answer.window
+    kept = f"{shape.resident} resident layers" if shape.resident else "no resident layer"
     caption = [f"With {kept}"]
-    if shape["recompute"] == "layer":
+    if shape.recompute == "layer":
         caption.append(", each layer checkpointed")
-    if shape["micro_batches"] > 1:
-        caption.append(f", {shape['micro_batches']} micro-batches")
+    if shape.micro_batches > 1:
+        caption.append(f", {shape.micro_batches} micro-batches")
     caption.append("; hollow points do not fit. ")
-    caption.append("The larger point is the plan's. " if shape["chosen"] else "Nothing fits, so nothing was timed. ")
-    drawn = "Dashed" if window.is_limit_drawn(told) else "Far above"
-    caption.append(f"{drawn}: what may be used, {format_bytes(told['limits']['device_bytes'])}")
-    if shape["chosen"]:
-        caption.append(f"; dashed below: a step without offload, {fmt.duration(told['whole']['step_ns'])}")
+    caption.append("The larger point is the plan's. " if shape.chosen else "Nothing fits, so nothing was timed. ")
+    drawn = "Dashed" if window.is_limit_drawn(answer) else "Far above"
+    caption.append(f"{drawn}: what may be used, {format_bytes(answer.limits.device_bytes)}")
+    if shape.chosen:
+        caption.append(f"; dashed below: a step without offload, {fmt.duration(answer.whole.step.ns)}")
     caption.append(".")
     drawing = chart.draw(
-        window.figure(told), graph_id="fit-window", title="Device memory and step time over the number of slots"
+        window.figure(answer), graph_id="fit-window", title="Device memory and step time over the number of slots"
     )
     body = [html.Figure([drawing, html.Figcaption("".join(caption))])]
     return section("Memory and step time over the window", body, anchor="window", aside=simulated())
 
 
-def _options(told: dict[str, Any]) -> Node:
-    rows = [_row(option) for option in told["options"]]
+def _options(answer: PlanAnswer) -> Node:
+    rows = [_row(option) for option in answer.options]
     return section(
         "The choice, and what else there was",
         [grid.table(TABLE, _columns(), rows, label="Plans", wrap=True)],
         anchor="options",
-        aside=[f"{fmt.count(told['simulated'])} windows simulated", grid.export_button(TABLE, "plans.csv")],
+        aside=[f"{fmt.count(answer.simulated)} windows simulated", grid.export_button(TABLE, "plans.csv")],
     )
 
 
@@ -115,49 +116,49 @@ def _columns() -> list[dict[str, Any]]:
     ]
 
 
-def _row(option: dict[str, Any]) -> dict[str, Any]:
+def _row(option: PlanOption) -> dict[str, Any]:
     return {
-        "id": option["name"],
-        "name": option["name"],
-        "name_why": _MEANING.get(option["name"], option["name"]),
-        "step": option["step_ns"],
-        "step_text": fmt.span(option["step_ns"], option["low_ns"], option["high_ns"]),
-        "share": option["share_frac"],
-        "share_text": fmt.share_span(option["share_frac"], option["share_low"], option["share_high"]),
-        "slots": option["slots"],
-        "resident": option["resident"],
-        "recompute": option["recompute"],
-        "micro_batches": option["micro_batches"],
-        "device": option["device_bytes"],
-        "device_text": format_bytes(option["device_bytes"]),
-        "host": option["host_bytes"],
-        "host_text": format_bytes(option["host_bytes"]),
-        "binds": option["bottleneck"],
+        "id": option.name,
+        "name": option.name,
+        "name_why": _MEANING.get(option.name, option.name),
+        "step": option.step_ns,
+        "step_text": fmt.span(option.step_ns, option.low_ns, option.high_ns),
+        "share": option.share_frac,
+        "share_text": fmt.share_span(option.share_frac, option.share_low, option.share_high),
+        "slots": option.slots,
+        "resident": option.resident,
+        "recompute": option.recompute,
+        "micro_batches": option.micro_batches,
+        "device": option.device_bytes,
+        "device_text": format_bytes(option.device_bytes),
+        "host": option.host_bytes,
+        "host_text": format_bytes(option.host_bytes),
+        "binds": option.bottleneck,
     }
 
 
-def _why(told: dict[str, Any]) -> Node:
+def _why(answer: PlanAnswer) -> Node:
     return section(
         "Why",
-        [html.Ul([html.Li(prose(line)) for line in told["why"]], className="sentences")],
+        [html.Ul([html.Li(prose(line)) for line in answer.why], className="sentences")],
         anchor="why",
     )
 
 
-def _use(told: dict[str, Any], run: dict[str, Any] | None) -> Node:
+def _use(answer: PlanAnswer, run: dict[str, Any] | None) -> Node:
     words = [fmt.code(word) for word in (run or {}).get("command") or []] or ["python", "train.py"]
     named = ["--workflow", str(run["workflow"])] if run is not None else []
     start = shlex.join(["tightship", "run", "--offload", PLAN_FILE, *named, "--", *words])
     body: list[Node] = []
-    if told["change"]:
-        body.append(notice(told["change"], kind="status"))
-    if told["whole"]["fits"]:
+    if answer.change:
+        body.append(notice(answer.change, kind="status"))
+    if answer.whole.fits:
         body.append(html.P("It fits as it is: a plan is one more thing to know, worth it for a larger batch or model."))
     body += [
         html.P(
             html.A(
                 f"Download {PLAN_FILE}",
-                href="data:application/yaml;charset=utf-8," + quote(told["plan"]),
+                href="data:application/yaml;charset=utf-8," + quote(answer.plan or ""),
                 download=PLAN_FILE,
                 className="act-link",
             )
@@ -169,29 +170,29 @@ def _use(told: dict[str, Any], run: dict[str, Any] | None) -> Node:
     return section("Use it", body, anchor="use")
 
 
-def _machine(told: dict[str, Any], run: dict[str, Any] | None, zone: ZoneInfo) -> Node:
-    machine, limits = told["machine"], told["limits"]
-    how = "assumed" if told["assumed"] else "measured"
+def _machine(answer: PlanAnswer, run: dict[str, Any] | None, zone: ZoneInfo) -> Node:
+    machine, limits = answer.machine, answer.limits
+    how = "assumed" if answer.assumed else "measured"
     rows: list[tuple[str, Node]] = [
-        ("device", fmt.name(machine["device"])),
-        ("device memory", format_bytes(machine["device_bytes"])),
-        ("usable of it", _allowed(limits["device_bytes"], limits["device_by"])),
-        ("host memory", format_bytes(machine["host_bytes"])),
-        ("usable of it", _allowed(limits["host_bytes"], limits["host_by"])),
-        ("cores", fmt.count(machine["cores"])),
-        (f"to the device, {how}", _rate(machine["h2d_bytes_per_s"])),
-        (f"to the host, {how}", _rate(machine["d2h_bytes_per_s"])),
-        (f"CPU updates, {how}", f"{max(machine['adam_params_per_s'].values()) / 1e9:.2f} G parameters/s"),
-        ("model", f"{told['layers']} layers, {told['parameters'] / 1e6:,.1f} M parameters"),
+        ("device", fmt.name(machine.device)),
+        ("device memory", format_bytes(machine.device_bytes)),
+        ("usable of it", _allowed(limits.device_bytes, limits.device_by)),
+        ("host memory", format_bytes(machine.host_bytes)),
+        ("usable of it", _allowed(limits.host_bytes, limits.host_by)),
+        ("cores", fmt.count(machine.cores)),
+        (f"to the device, {how}", _rate(machine.h2d_bytes_per_s)),
+        (f"to the host, {how}", _rate(machine.d2h_bytes_per_s)),
+        (f"CPU updates, {how}", f"{machine.update_params_per_s / 1e9:.2f} G parameters/s"),
+        ("model", f"{answer.layers} layers, {answer.parameters / 1e6:,.1f} M parameters"),
     ]
-    if told["options"]:
-        waits = told["options"][0]["waits_ns"]
+    if answer.options:
+        waits = answer.options[0].waits_ns
         listed = [f"{fmt.duration(ns)} for {_WAITS.get(cause, cause)}" for cause, ns in _largest_first(waits) if ns]
         rows.append(("in a step the device waits", ", ".join(listed) or "for nothing"))
-    if run is not None and told["source"] is not None:
+    if run is not None and answer.source is not None:
         trace = [link(fmt.name(run["run"]), run_href(run["run"])), ", asked for "]
-        rows.append(("planned from the trace of", html.Span([*trace, time_of(told["source"]["requested_ns"], zone)])))
-    notes = [html.Li(prose(fmt.name(note, limit=500))) for note in told["notes"]]
+        rows.append(("planned from the trace of", html.Span([*trace, time_of(answer.source.requested_ns, zone)])))
+    notes = [html.Li(prose(fmt.name(note, limit=500))) for note in answer.notes]
     body = [facts(rows), html.Ul(notes, className="sentences quiet")]
     aside = simulated_badge(bool(run is not None and run.get("simulated")))
     return section("What it rests on", body, anchor="machine", aside=aside)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import CHOSEN, LIMIT, SERIES
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.plan_answer import PlanAnswer, StepTime, WindowCurve
 from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes
 
 ROW_PX = 170
@@ -14,12 +16,13 @@ FOOT_PX = 26
 _BAND = "rgba(58, 150, 214, 0.20)"
 
 
-def figure(told: dict[str, Any]) -> dict[str, Any]:
-    """The window of an answer (`tightship_analyzers.offload_planner.fit`); without times, where nothing fits."""
-    points, chosen = told["window"]["points"], told["window"]["chosen"]
-    rows = [_memory(points, chosen, told)]
-    if all(point["step_ns"] is not None for point in points):
-        rows.append(_time(points, chosen, told))
+def figure(answer: PlanAnswer) -> dict[str, Any]:
+    """The window of an answer; without times, where nothing fits."""
+    points = answer.window.points
+    steps = [point.step for point in points if point.step is not None]
+    rows = [_memory(answer)]
+    if len(steps) == len(points):
+        rows.append(_time(answer, steps))
     height = ROW_PX * len(rows) + FOOT_PX
     data: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
@@ -38,7 +41,7 @@ def figure(told: dict[str, Any]) -> dict[str, Any]:
         notes.append(_note(row["title"], top))
         data += [trace | {"yaxis": axis} for trace in row["data"]]
         shapes += [_line(axis, at, colour) for at, colour in row["lines"]]
-    slots = [point["slots"] for point in points]
+    slots = [point.slots for point in points]
     axis_x = chart.AXIS | {
         "anchor": f"y{len(rows)}",
         "showgrid": False,
@@ -53,62 +56,60 @@ def figure(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def is_limit_drawn(told: dict[str, Any]) -> bool:
+def is_limit_drawn(answer: PlanAnswer) -> bool:
     """Whether the chart holds what may be used: far above every window, it would press them to the floor."""
-    allowed: int = told["limits"]["device_bytes"]
-    largest: int = max(point["device_bytes"] for point in told["window"]["points"])
-    return allowed <= 4 * largest
+    return answer.limits.device_bytes <= 4 * max(point.device_bytes for point in answer.window.points)
 
 
-def _memory(points: list[dict[str, Any]], chosen: int | None, told: dict[str, Any]) -> dict[str, Any]:
-    allowed = told["limits"]["device_bytes"]
-    largest = max(point["device_bytes"] for point in points)
-    shown = is_limit_drawn(told)
+def _memory(answer: PlanAnswer) -> dict[str, Any]:
+    points, allowed = answer.window.points, answer.limits.device_bytes
+    largest = max(point.device_bytes for point in points)
+    shown = is_limit_drawn(answer)
     most = max(largest, allowed) if shown else largest
     width, unit = _size(most)
-    texts = [f"{format_bytes(p['device_bytes'])}{'' if p['fits'] else ', does not fit'}" for p in points]
+    texts = [f"{format_bytes(p.device_bytes)}{'' if p.fits else ', does not fit'}" for p in points]
     return {
         "title": "device memory",
         "unit": unit,
         "most": most / width,
-        "data": [_curve(points, [p["device_bytes"] / width for p in points], texts, chosen)],
+        "data": [_curve(answer.window, [p.device_bytes / width for p in points], texts)],
         "lines": [(allowed / width, LIMIT)] if shown else [],
     }
 
 
-def _time(points: list[dict[str, Any]], chosen: int | None, told: dict[str, Any]) -> dict[str, Any]:
-    whole_ns = told["whole"]["step_ns"]
-    most = max(whole_ns, *(point["high_ns"] for point in points))
+def _time(answer: PlanAnswer, steps: Sequence[StepTime]) -> dict[str, Any]:
+    whole_ns = answer.whole.step.ns
+    most = max(whole_ns, *(step.high_ns for step in steps))
     width, unit = _duration(most)
-    slots = [point["slots"] for point in points]
+    slots = [point.slots for point in answer.window.points]
     bound = {"type": "scatter", "mode": "lines", "x": slots, "line": {"width": 0}, "hoverinfo": "skip"}
-    texts = [f"{fmt.span(p['step_ns'], p['low_ns'], p['high_ns'])}, simulated" for p in points]
+    texts = [f"{fmt.span(step.ns, step.low_ns, step.high_ns)}, simulated" for step in steps]
     return {
         "title": "time of a step, simulated",
         "unit": unit,
         "most": most / width,
         "data": [
-            bound | {"y": [p["low_ns"] / width for p in points]},
-            bound | {"y": [p["high_ns"] / width for p in points], "fill": "tonexty", "fillcolor": _BAND},
-            _curve(points, [p["step_ns"] / width for p in points], texts, chosen),
+            bound | {"y": [step.low_ns / width for step in steps]},
+            bound | {"y": [step.high_ns / width for step in steps], "fill": "tonexty", "fillcolor": _BAND},
+            _curve(answer.window, [step.ns / width for step in steps], texts),
         ],
         "lines": [(whole_ns / width, SERIES[2])],
     }
 
 
-def _curve(points: list[dict[str, Any]], values: list[float], texts: list[str], chosen: int | None) -> dict[str, Any]:
+def _curve(curve: WindowCurve, values: list[float], texts: list[str]) -> dict[str, Any]:
     """The windows; hollow what does not fit, larger and of another colour the chosen one."""
-    at = [point["slots"] == chosen for point in points]
+    at = [point.slots == curve.chosen for point in curve.points]
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "x": [point["slots"] for point in points],
+        "x": [point.slots for point in curve.points],
         "y": values,
         "line": {"color": SERIES[0], "width": 1.3},
         "marker": {
             "color": [CHOSEN if mine else SERIES[0] for mine in at],
             "size": [12 if mine else 6 for mine in at],
-            "symbol": ["circle" if point["fits"] else "circle-open" for point in points],
+            "symbol": ["circle" if point.fits else "circle-open" for point in curve.points],
             "opacity": 1,
         },
         "customdata": [f"{text}{', chosen' if mine else ''}" for text, mine in zip(texts, at, strict=True)],

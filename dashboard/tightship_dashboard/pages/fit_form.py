@@ -9,7 +9,7 @@ from tightship_analyzers import hardware
 from tightship_analyzers.offload_planner.sources import command_for
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.elements import Node, attrs, empty, notice, section
-from tightship_dashboard.pages.fit_request import Asked
+from tightship_dashboard.pages.fit_request import FormState
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import fit_href
 from tightship_platform.errors import TightshipError
@@ -18,14 +18,14 @@ from tightship_platform.units import format_bytes
 _TABLE = "fit-workflows"
 
 
-def form(read: Asked) -> Node:
-    gpus, trouble = _gpus(read)
+def form(state: FormState) -> Node:
+    gpus, trouble = _gpus(state)
     fields = [
         dmc.Select(
             id="fit-workflow",
             label="Workflow",
-            data=[{"value": name, "label": fmt.name(name, limit=60)} for name in read.ready_first],
-            value=read.workflow if read.workflow in read.lacking else None,
+            data=[{"value": name, "label": fmt.name(name, limit=60)} for name in state.ready_first],
+            value=state.workflow if state.workflow in state.lacking else None,
             placeholder="pick one",
             searchable=True,
             clearable=True,
@@ -37,29 +37,29 @@ def form(read: Asked) -> Node:
             id="fit-gpu",
             label="GPU",
             data=gpus,
-            value=read.given["gpu"] or None,
-            placeholder=f"as recorded: {fmt.name(read.device, limit=40)}" if read.device else "as in the profile",
+            value=state.given["gpu"] or None,
+            placeholder=f"as recorded: {fmt.name(state.device, limit=40)}" if state.device else "as in the profile",
             searchable=True,
             clearable=True,
             size="xs",
             w=270,
         ),
-        _text(read, "memory", "Use at most", "its memory less 5 %"),
-        _text(read, "host", "Host memory", _known(read.of_host("host_bytes"))),
-        _text(read, "cores", "Cores", fmt.count(read.of_host("cores")) if read.of_host("cores") else "such as 16"),
+        _text(state, "memory", "Use at most", "its memory less 5 %"),
+        _text(state, "host", "Host memory", _known(state.of_host("host_bytes"))),
+        _text(state, "cores", "Cores", fmt.count(state.of_host("cores")) if state.of_host("cores") else "such as 16"),
     ]
     shared = []
-    if read.machine is not None and read.machine["devices"] > 1:
-        count = read.machine["devices"]
+    if state.machine is not None and state.machine["devices"] > 1:
+        count = state.machine["devices"]
         shared = [html.P(f"{count} ranks share the host: a plan of each may take 1/{count} of it.", className="quiet")]
     return html.Div([html.Div(fields, className="filters fit-form"), *trouble, *shared])
 
 
-def _text(read: Asked, name: str, label: str, placeholder: str) -> Node:
+def _text(state: FormState, name: str, label: str, placeholder: str) -> Node:
     return dmc.TextInput(
         id=f"fit-{name}",
         label=label,
-        value=read.given[name],
+        value=state.given[name],
         placeholder=placeholder,
         debounce=True,
         size="xs",
@@ -71,14 +71,14 @@ def _known(size: int | None) -> str:
     return "such as 256GiB" if size is None else format_bytes(size)
 
 
-def _gpus(read: Asked) -> tuple[list[dict[str, str]], list[Node]]:
+def _gpus(state: FormState) -> tuple[list[dict[str, str]], list[Node]]:
     """The catalogue's devices, and what is wrong with it."""
     try:
         known = hardware.devices()
     except TightshipError as error:
         return [], [notice(f"No GPU can be chosen: {error}.")]
     names = {device.names[0]: f"{device.names[0]}, {format_bytes(device.memory_bytes)}" for device in known}
-    for name in (read.device, read.given["gpu"]):
+    for name in (state.device, state.given["gpu"]):
         if name:
             names.setdefault(name, fmt.name(name, limit=60))
     return [{"value": value, "label": label} for value, label in sorted(names.items(), key=lambda item: item[1])], []
@@ -114,8 +114,8 @@ def paste() -> Node:
     )
 
 
-def workflows(read: Asked) -> Node:
-    if not read.lacking:
+def workflows(state: FormState) -> Node:
+    if not state.lacking:
         return empty(
             "Nothing has reported yet.",
             "Put `tightship run` before the command of a training job, and ask for a trace of it.",
@@ -127,7 +127,7 @@ def workflows(read: Asked) -> Node:
         grid.column("why", "Has a trace to plan from", minWidth=150, flex=3),
         grid.column("command", "What gets one", minWidth=200, flex=4, wide=True, cellClass="mono"),
     ]
-    ordered = [(name, read.lacking[name]) for name in read.ready_first]
+    ordered = [(name, state.lacking[name]) for name in state.ready_first]
     rows = [
         {
             "id": name,

@@ -1,20 +1,20 @@
-"""What *Will it fit, and how fast?* is asked: the address, the workflow's traces, and the question that they make."""
+"""The form of *Will it fit, and how fast?* as its address fills it, and the planning request that it makes."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
 
-from tightship_analyzers.offload_planner.request import CPU, Question
+from tightship_analyzers.offload_planner.request import CPU, Request
 from tightship_analyzers.offload_planner.sources import LOOKED_AT, lacking, sources
 from tightship_dashboard.pages.view import View
 from tightship_dashboard.sentences import fit_answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, fit_href
 from tightship_platform.errors import Invalid
-from tightship_platform.queries.captures import find_trace, list_captures, newest_captures
+from tightship_platform.queries.captures import list_captures, newest_captures
 from tightship_platform.queries.hosts import machine_of
-from tightship_platform.settings import Settings
+from tightship_platform.results.plan_answer import PlanSource
 from tightship_platform.units import parse_bytes, plural
 from tightship_platform.vocabulary import DeviceKind
 
@@ -24,26 +24,26 @@ _EACH = 5
 _CORES = re.compile(r"[1-9][0-9]{0,4}")
 
 
-class Asked:
-    """What the address asks for, and which workflows can be planned."""
+class FormState:
+    """The fields of the form, and which workflows can be planned."""
 
     def __init__(self, view: View) -> None:
         self.given = {name: view.query.get(name, "").strip()[:200] for name in FIELDS}
         self.workflow = self.given["workflow"]
         with view.database.session() as session:
             self.lacking = {name: lacking(listed) for name, listed in newest_captures(session, each=_EACH).items()}
-            self.sources, self.keys, self.machine = [], [], None
+            self.sources: list[PlanSource] = []
+            self.machine = None
             if self.workflow in self.lacking:
                 listed = list_captures(session, workflow=self.workflow, limit=LOOKED_AT)
                 self.lacking[self.workflow] = lacking(listed)
                 self.sources = sources(listed)
-                self.keys = [find_trace(session, one.trace).url for one in self.sources]
             if self.sources:
                 self.machine = machine_of(session, self.sources[0].run)
 
     @property
     def address(self) -> str:
-        """Where this is asked."""
+        """The page with this form."""
         return fit_href(**self.given)
 
     @property
@@ -53,7 +53,7 @@ class Asked:
 
     @property
     def answer(self) -> Answer:
-        """As long as nothing is planned."""
+        """The first line as long as nothing is planned."""
         name = fmt.name(self.workflow, limit=60)
         if not self.workflow:
             ready = sum(not why for why in self.lacking.values())
@@ -78,35 +78,44 @@ class Asked:
             return None
         return max(1, int(self.machine[what]) // int(self.machine["devices"]))
 
-    def question(self, settings: Settings) -> Question:
-        """What the desk is asked.
+    def request(self) -> Request:
+        """A plan from the workflow's traces.
 
         :raises Invalid: a field of the form is not acceptable.
         """
-        asked = checked(self.given)
-        return Question(
+        wanted = checked(self.given)
+        return Request(
+            workflow=self.workflow,
             sources=tuple(self.sources),
-            keys=tuple(self.keys),
-            artifacts_url=settings.artifacts_url,
             recorded_on=self.device,
             recorded_bytes=None if self.machine is None else self.machine["device_bytes"],
-            device=asked["device"],
-            host_bytes=asked["host_bytes"] or self.of_host("host_bytes"),
-            cores=asked["cores"] or self.of_host("cores"),
-            budget_bytes=asked["budget_bytes"],
+            device=wanted.device,
+            host_bytes=wanted.host_bytes or self.of_host("host_bytes"),
+            cores=wanted.cores or self.of_host("cores"),
+            budget_bytes=wanted.budget_bytes,
         )
 
 
-def checked(given: dict[str, str]) -> dict[str, Any]:
-    """The fields of the form, checked; null what is empty.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The machine that the form describes; null what is left empty."""
+
+    device: str | None
+    budget_bytes: int | None
+    host_bytes: int | None
+    cores: int | None
+
+
+def checked(given: dict[str, str]) -> Wanted:
+    """The fields of the form, checked.
 
     :raises Invalid: one is not acceptable.
     """
     if given["cores"] and not _CORES.fullmatch(given["cores"]):
         raise Invalid("Cores of the host", given["cores"], "a whole number from 1 to 99999")
-    return {
-        "device": given["gpu"] or None,
-        "budget_bytes": parse_bytes(given["memory"]) if given["memory"] else None,
-        "host_bytes": parse_bytes(given["host"]) if given["host"] else None,
-        "cores": int(given["cores"]) if given["cores"] else None,
-    }
+    return Wanted(
+        device=given["gpu"] or None,
+        budget_bytes=parse_bytes(given["memory"]) if given["memory"] else None,
+        host_bytes=parse_bytes(given["host"]) if given["host"] else None,
+        cores=int(given["cores"]) if given["cores"] else None,
+    )

@@ -1,6 +1,6 @@
 """Will it fit, and how fast? A workflow's own trace or a pasted profile, planned for a GPU and a host.
 
-The page only asks: a desk answers in a process of its own, and the page comes back for what it says.
+The page creates the row of a planning request, or finds it, and follows it; a worker makes the plan.
 """
 
 from __future__ import annotations
@@ -10,28 +10,32 @@ from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
+from sqlalchemy.orm import Session
 
-from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Question
-from tightship_analyzers.offload_planner.requests import Desk, Standing
+from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Request
+from tightship_analyzers.offload_planner.requests import Progress, answer_of, progress_of, request_plan
 from tightship_analyzers.offload_planner.sources import command_for
 from tightship_dashboard.figures import fit
-from tightship_dashboard.figures.elements import Node, attrs, empty, notice, question, sentence
+from tightship_dashboard.figures.elements import Node, attrs, empty, notice, prose, question, sentence
 from tightship_dashboard.pages import fit_form
-from tightship_dashboard.pages.fit_request import FIELDS, Asked, checked
+from tightship_dashboard.pages.fit_request import FIELDS, FormState, checked
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import fit_answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer
 from tightship_platform.database.engine import Database
-from tightship_platform.errors import TightshipError
+from tightship_platform.errors import NotFound, TightshipError
 from tightship_platform.queries.runs import get_run
 from tightship_platform.settings import Settings
-from tightship_platform.units import format_bytes
+from tightship_platform.units import NS_PER_S, format_bytes
+from tightship_platform.vocabulary import PlanState
 
 PATH = "/will-it-fit"
 QUESTION = "Will it fit, and how fast?"
 LOOK_MS = 700
-"""How often the page looks whether its answer has come."""
+"""How often the page looks how far its request is."""
+SLOW_NS = 30 * NS_PER_S
+"""A request that waits for longer shows why that may be."""
 
 
 def title() -> str:
@@ -41,33 +45,39 @@ def title() -> str:
 
 def answer(view: View) -> Answer:
     """The first line, for the first paint; the plan itself comes later."""
-    return Asked(view).answer
+    return FormState(view).answer
 
 
 def layout(view: View) -> Node:
     """The whole page."""
-    read = Asked(view)
+    state = FormState(view)
     return html.Div(
         [
             dcc.Location(id="fit-url", refresh=False),
             dcc.Interval(id="fit-clock", interval=LOOK_MS, disabled=True),
-            dcc.Store(id="fit-address", data=read.address),
-            dcc.Store(id="fit-asked"),
+            dcc.Store(id="fit-address", data=state.address),
+            dcc.Store(id="fit-request"),
             dcc.Store(id="fit-seen"),
-            html.Div(_head(read.answer), id="fit-head", **attrs(aria_live="polite")),
-            fit_form.form(read),
+            html.Div(_head(state.answer), id="fit-head", **attrs(aria_live="polite")),
+            fit_form.form(state),
             fit_form.paste(),
             html.Div(id="fit-note"),
-            html.Div(_beside(read), id="fit-result"),
-            fit_form.workflows(read),
+            html.Div(_beside(state), id="fit-result"),
+            fit_form.workflows(state),
         ],
         className="page-fit",
     )
 
 
 def register(app: Dash, database: Database, settings: Settings) -> None:
-    """The form in the address, the question, and the answer when it has come."""
-    desk = Desk()
+    """The form in the address, the request, and the answer when it has come."""
+
+    def requested(make: Callable[[], Request]) -> tuple[Any, Node]:
+        try:
+            request = make()
+            return {"key": request_plan(database, settings, request), "workflow": request.workflow}, []
+        except TightshipError as error:
+            return None, notice(f"Nothing was planned: {error}.")
 
     @app.callback(
         Output("page", "children", allow_duplicate=True),
@@ -78,26 +88,26 @@ def register(app: Dash, database: Database, settings: Settings) -> None:
     )
     def _follow(search: str | None, path: str | None, shown: str | None) -> Node:
         view = current_view(database, search)
-        if path != PATH or Asked(view).address == shown:
+        if path != PATH or FormState(view).address == shown:
             raise PreventUpdate
         return layout(view)
 
-    @app.callback(Output("fit-asked", "data"), Output("fit-note", "children"), Input("fit-address", "data"))
-    def _ask(address: str | None) -> tuple[Any, Node]:
-        read = Asked(current_view(database, (address or "").partition("?")[2]))
-        if not read.sources:
+    @app.callback(Output("fit-request", "data"), Output("fit-note", "children"), Input("fit-address", "data"))
+    def _request(address: str | None) -> tuple[Any, Node]:
+        state = FormState(current_view(database, (address or "").partition("?")[2]))
+        if not state.sources:
             raise PreventUpdate
-        return _asked_at(desk, lambda: read.question(settings), read.workflow)
+        return requested(state.request)
 
     @app.callback(
-        Output("fit-asked", "data", allow_duplicate=True),
+        Output("fit-request", "data", allow_duplicate=True),
         Output("fit-note", "children", allow_duplicate=True),
         Input("fit-plan-profile", "n_clicks"),
         State("fit-profile", "value"),
         *[State(f"fit-{name}", "value") for name in FIELDS[1:]],
         prevent_initial_call=True,
     )
-    def _ask_of_profile(clicks: int | None, profile: str | None, *fields: str | None) -> tuple[Any, Node]:
+    def _request_of_profile(clicks: int | None, profile: str | None, *fields: str | None) -> tuple[Any, Node]:
         if not clicks:
             raise PreventUpdate
         text = profile or ""
@@ -107,29 +117,32 @@ def register(app: Dash, database: Database, settings: Settings) -> None:
             most = format_bytes(MOST_PROFILE_BYTES)
             return no_update, notice(f"The profile is too large; at most {most} are read here. Nothing was planned.")
         given = dict(zip(FIELDS[1:], (str(value or "").strip()[:200] for value in fields), strict=True))
-        return _asked_at(desk, lambda: Question(profile=text, **checked(given)), None)
+        return requested(lambda: Request(profile=text, **vars(checked(given))))
 
     @app.callback(
         Output("fit-head", "children"),
         Output("fit-result", "children"),
         Output("fit-clock", "disabled"),
         Output("fit-seen", "data"),
-        Input("fit-asked", "data"),
+        Input("fit-request", "data"),
         Input("fit-clock", "n_intervals"),
         State("fit-seen", "data"),
         prevent_initial_call=True,
     )
-    def _look(asked: Any, _ticks: int | None, seen: Any) -> tuple[Any, Any, bool, Any]:
-        if not isinstance(asked, dict):
+    def _follow_request(request: Any, _ticks: int | None, seen: Any) -> tuple[Any, Any, bool, Any]:
+        if not isinstance(request, dict):
             raise PreventUpdate
-        standing = desk.look(str(asked.get("key")))
-        if standing is None:
-            return no_update, _forgotten(), True, None
-        now = [asked.get("key"), standing.stage]
+        key = str(request.get("key"))
+        with database.session() as session:
+            progress = progress_of(session, key)
+        if progress is None:
+            return no_update, _no_longer_kept(), True, None
+        is_over, slow = progress.state.is_final, progress.waited_ns > SLOW_NS
+        now = [key, progress.state, progress.stage, slow]
         if now == seen:
-            return no_update, no_update, standing.is_over, no_update
-        head, result = _standing(current_view(database, None), standing, asked.get("workflow"))
-        return head, result, standing.is_over, now
+            return no_update, no_update, is_over, no_update
+        head, result = _progress(current_view(database, None), key, progress, request.get("workflow"))
+        return head, result, is_over, now
 
     in_browser: Any = app.clientside_callback
     in_browser(
@@ -140,42 +153,52 @@ def register(app: Dash, database: Database, settings: Settings) -> None:
     )
 
 
-def _asked_at(desk: Desk, make: Callable[[], Question], workflow: str | None) -> tuple[Any, Node]:
-    try:
-        return {"key": desk.ask(make()), "workflow": workflow}, []
-    except TightshipError as error:
-        return None, notice(f"Nothing was planned: {error}.")
-
-
-def _standing(view: View, standing: Standing, workflow: str | None) -> tuple[Node, Node]:
+def _progress(view: View, key: str, progress: Progress, workflow: str | None) -> tuple[Node, Node]:
     """The first line and what is below it."""
-    if standing.refused is not None:
-        what = fmt.name(workflow, limit=60) if workflow else "This profile"
-        head = _head([f"{what} cannot be planned: {standing.refused.rstrip('. ')}."])
-        return head, _what_to_do(workflow) if workflow else []
-    if standing.answer is None:
-        steps = html.P([html.Span(className="dot running live"), f"Planning: {standing.stage} …"], className="quiet")
+    if progress.state is PlanState.REFUSED:
+        return _refused(progress.refusal or "no reason was given", workflow)
+    if progress.state is not PlanState.PLANNED:
+        stage = f"Planning: {progress.stage} …"
+        if progress.state is PlanState.REQUESTED and progress.waited_ns > SLOW_NS:
+            stage += " Other plans may come first; if nothing happens, see that `tightship worker` runs."
+        steps = html.P([html.Span(className="dot running live"), html.Span(prose(stage))], className="quiet")
         return no_update, html.Div(steps, role="status")
     run = None
-    source = standing.answer["source"]
-    if source is not None:
-        with view.database.session() as session:
-            run = get_run(session, source["run"])
-    words = fit_answers.whether_it_fits(standing.answer)
-    return _head(words, fit.simulated()), fit.result(standing.answer, run, view.zone)
+    with view.database.session() as session:
+        try:
+            found = answer_of(session, key)
+        except TightshipError as error:
+            return no_update, empty(f"{error}.", "Load the page again: it is planned again then.")
+        if found.source is not None:
+            run = _run(session, found.source.run)
+    return _head(fit_answers.whether_it_fits(found), fit.simulated()), fit.result(found, run, view.zone)
+
+
+def _run(session: Session, key: str) -> dict[str, Any] | None:
+    """The run that was planned from; None: it was deleted since, and the plan is as good without it."""
+    try:
+        return get_run(session, key)
+    except NotFound:
+        return None
+
+
+def _refused(why: str, workflow: str | None) -> tuple[Node, Node]:
+    what = fmt.name(workflow, limit=60) if workflow else "This profile"
+    head = _head([f"{what} cannot be planned: {why.rstrip('. ')}."])
+    return head, _what_to_do(workflow) if workflow else []
 
 
 def _head(words: Answer, *beside: Node) -> list[Node]:
     return [question(QUESTION, *beside), sentence(words)]
 
 
-def _forgotten() -> Node:
-    return empty("The server was started anew and has forgotten this plan.", "Nothing is lost: load the page again.")
+def _no_longer_kept() -> Node:
+    return empty("This plan is no longer kept.", "Nothing is lost: load the page again, and it is planned again.")
 
 
-def _beside(read: Asked) -> Node:
-    why = read.lacking.get(read.workflow)
-    return _what_to_do(read.workflow) if why else []
+def _beside(state: FormState) -> Node:
+    why = state.lacking.get(state.workflow)
+    return _what_to_do(state.workflow) if why else []
 
 
 def _what_to_do(workflow: str) -> Node:

@@ -24,7 +24,11 @@ from tightship_platform.tasks import folder_broker
 log = logging.getLogger(__name__)
 
 QUEUE = "tightship"
-TASK_MODULES = ("tightship_platform.tasks.periodic", "tightship_analyzers.fleet.tasks")
+TASK_MODULES = (
+    "tightship_platform.tasks.periodic",
+    "tightship_analyzers.fleet.tasks",
+    "tightship_analyzers.offload_planner.tasks",
+)
 """Modules with tasks, which the worker loads."""
 ANALYZE_CAPTURE = "tightship_analyzers.analyze_capture"
 
@@ -39,6 +43,7 @@ PERIODS_S: dict[str, float] = {
     "tightship_analyzers.account_runs": 10.0,
     "tightship_analyzers.rank_opportunities": 10.0,
     "tightship_analyzers.judge_samples": 15.0,
+    "tightship_analyzers.sweep_plan_requests": 5.0,
 }
 """Periodic task → seconds between two starts."""
 

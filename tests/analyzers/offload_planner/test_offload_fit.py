@@ -1,10 +1,9 @@
-"""Will it fit, and how fast? Answers on made models, machines that nobody measured, questions asked beside a server."""
+"""Will it fit, and how fast? Answers on made models, and machines that nobody measured."""
 
 from __future__ import annotations
 
 import json
-import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -24,16 +23,19 @@ from tightship_analyzers.offload_planner.constraints import Constraints
 from tightship_analyzers.offload_planner.fit import MOST_POINTS, fit
 from tightship_analyzers.offload_planner.plans import make_plan
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, parse_profile
-from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Question
-from tightship_analyzers.offload_planner.requests import Desk, Standing
+from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Request
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan.file import parse_plan
-from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
-from tightship_platform.errors import Conflict
+from tightship_offload.plan.model import (
+    Dtype,
+    HardwareSpec,
+    ModelSpec,
+    Precision,
+    Recompute,
+)
 
 MIB = 2**20
 H100, A100, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla T4"
-PATIENCE_S = 200
 BUDGET = 5 * GIB
 GIVEN = Constraints(slots=4, resident=(), recompute=Recompute.NONE, micro_batches=1)
 """Leaves nothing to search."""
@@ -68,9 +70,9 @@ def text(profile: Profile) -> str:
     return yaml.safe_dump(profile.as_mapping())
 
 
-def refused(question: Question) -> str:
+def refused(request: Request) -> str:
     with pytest.raises(OffloadError) as caught:
-        answer(question)
+        answer(request)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -81,55 +83,55 @@ def refused(question: Question) -> str:
 def test_the_answer_is_the_planners() -> None:
     profile, constraints = made(), Constraints(device_bytes=BUDGET)
     found, planned = fit(profile, machine(), constraints), make_plan(profile, machine(), constraints)
-    assert parse_plan(found["plan"]) == planned.plan
-    names = [option["name"] for option in found["options"]]
+    assert parse_plan(found.plan) == planned.plan
+    names = [option.name for option in found.options]
     assert names[:4] == ["recommended", "fastest", "smallest", "most headroom"]
-    chosen = found["options"][0]
-    assert chosen["low_ns"] < chosen["step_ns"] < chosen["high_ns"]
-    assert chosen["device_bytes"] == planned.plan.prediction.device_bytes <= BUDGET  # type: ignore[union-attr]
-    assert found["refused"] is None
-    assert found["simulated"] > 4
-    assert found["parameters"] == 6 * 200_000_000 + 10**6
-    assert found["limits"]["device_by"] == "the device budget given"
-    assert any("of the speed without offload" in line for line in found["why"])
-    json.dumps(found, allow_nan=False)
+    chosen = found.options[0]
+    assert chosen.low_ns < chosen.step_ns < chosen.high_ns
+    assert chosen.device_bytes == planned.plan.prediction.device_bytes <= BUDGET  # type: ignore[union-attr]
+    assert found.refused is None
+    assert found.simulated > 4
+    assert found.parameters == 6 * 200_000_000 + 10**6
+    assert found.limits.device_by == "the device budget given"
+    assert any("of the speed without offload" in line for line in found.why)
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_the_curve_goes_through_the_chosen_window_and_grows() -> None:
     found = fit(made(), machine(), Constraints(device_bytes=BUDGET))
-    window, chosen = found["window"], found["options"][0]
-    points = window["points"]
-    assert [point["slots"] for point in points] == list(range(2, 7 - window["resident"]))
-    assert [point["device_bytes"] for point in points] == sorted({point["device_bytes"] for point in points})
-    at = next(point for point in points if point["slots"] == window["chosen"])
-    assert (at["step_ns"], at["device_bytes"]) == (chosen["step_ns"], chosen["device_bytes"])
-    assert {point["fits"] for point in points} == {True, False}
-    assert all(point["fits"] == (point["device_bytes"] <= BUDGET) for point in points)
+    window, chosen = found.window, found.options[0]
+    points = window.points
+    assert [point.slots for point in points] == list(range(2, 7 - window.resident))
+    assert [point.device_bytes for point in points] == sorted({point.device_bytes for point in points})
+    at = next(point for point in points if point.slots == window.chosen)
+    assert (at.step and at.step.ns, at.device_bytes) == (chosen.step_ns, chosen.device_bytes)
+    assert {point.fits for point in points} == {True, False}
+    assert all(point.fits == (point.device_bytes <= BUDGET) for point in points)
 
 
 def test_a_long_curve_has_few_points_and_both_ends() -> None:
     found = fit(made(80, 10_000_000), machine(), GIVEN)
-    slots = [point["slots"] for point in found["window"]["points"]]
+    slots = [point.slots for point in found.window.points]
     assert len(slots) <= MOST_POINTS + 1
     assert (slots[0], slots[-1]) == (2, 80)
-    assert found["window"]["chosen"] in slots
+    assert found.window.chosen in slots
 
 
 def test_what_fits_without_offload_is_said() -> None:
-    assert fit(made(4, 1_000_000), machine(), Constraints())["whole"]["fits"]
+    assert fit(made(4, 1_000_000), machine(), Constraints()).whole.fits
     large = fit(made(60), machine(), GIVEN)
-    assert not large["whole"]["fits"]
-    assert large["whole"]["device_bytes"] > large["limits"]["device_bytes"]
+    assert not large.whole.fits
+    assert large.whole.device_bytes > large.limits.device_bytes
 
 
 def test_what_does_not_fit_is_refused_with_the_change_and_still_has_its_memory() -> None:
     found = fit(made(), machine(), Constraints(device_bytes=100 * MIB))
-    assert "give" in found["refused"]
-    assert (found["plan"], found["heading"], found["options"]) == (None, None, [])
-    points = found["window"]["points"]
-    assert not any(point["fits"] for point in points)
-    assert {point["step_ns"] for point in points} == {None}
-    assert points[0]["device_bytes"] < points[-1]["device_bytes"]
+    assert "give" in found.refused
+    assert (found.plan, found.heading, found.options) == (None, None, [])
+    points = found.window.points
+    assert not any(point.fits for point in points)
+    assert {point.step for point in points} == {None}
+    assert points[0].device_bytes < points[-1].device_bytes
 
 
 # ---- machines that nobody measured -----------------------------------------------------------------------------------
@@ -171,22 +173,22 @@ def test_a_cpus_times_say_nothing_of_a_gpu() -> None:
         on_device(made(), H100, T4)
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
-def test_a_question_with_a_profile() -> None:
+def test_a_request_with_a_profile() -> None:
     measured = replace(made(), hardware=machine(), spread_frac=0.05)
-    told = answer(Question(profile=text(measured), budget_bytes=BUDGET))
-    assert not told["assumed"]
-    assert NOTE not in told["notes"]
-    assert parse_plan(told["plan"]).hardware == measured.hardware
-    assert parse_profile(told["profile"]) == parse_profile(json.dumps(measured.as_mapping())) == measured
-    other = answer(Question(profile=text(measured), device=A100, cores=4, host_bytes=64 * GIB))
-    assert other["assumed"]
-    assert other["notes"][-1] == NOTE
-    assert (other["machine"]["device"], other["machine"]["cores"]) == (A100, 4)
-    chosen = other["options"][0]
-    assert chosen["high_ns"] >= chosen["step_ns"] * (1 + ASSUMED_SPREAD_FRAC)
+    found = answer(Request(profile=text(measured), budget_bytes=BUDGET))
+    assert not found.assumed
+    assert NOTE not in found.notes
+    assert parse_plan(found.plan).hardware == measured.hardware
+    assert parse_profile(found.profile) == parse_profile(json.dumps(measured.as_mapping())) == measured
+    other = answer(Request(profile=text(measured), device=A100, cores=4, host_bytes=64 * GIB))
+    assert other.assumed
+    assert other.notes[-1] == NOTE
+    assert (other.machine.device, other.machine.cores) == (A100, 4)
+    chosen = other.options[0]
+    assert chosen.high_ns >= int(chosen.step_ns * (1 + ASSUMED_SPREAD_FRAC))
 
 
 @pytest.mark.parametrize(
@@ -208,61 +210,13 @@ def test_a_question_with_a_profile() -> None:
     ],
 )
 def test_a_hostile_profile_is_one_line(profile: str, words: str) -> None:
-    assert words in refused(Question(profile=profile, device=H100, host_bytes=GIB, cores=1))
+    assert words in refused(Request(profile=profile, device=H100, host_bytes=GIB, cores=1))
 
 
-def test_a_question_that_leaves_the_machine_open() -> None:
+def test_a_request_that_leaves_the_machine_open() -> None:
     bare = text(made())
-    told = answer(Question(profile=bare, device=H100, host_bytes=64 * GIB, cores=8, budget_bytes=MIB))
-    assert "Nothing says where the times were measured; they are taken to be on NVIDIA H100 80GB HBM3." in told["notes"]
-    assert "choose a GPU" in refused(Question(profile=bare))
-    assert "give both" in refused(Question(profile=bare, device=H100, host_bytes=GIB))
-    assert "No device named" in refused(Question(profile=bare, device="x'\u202e", host_bytes=GIB, cores=1))
-
-
-# ---- the desk --------------------------------------------------------------------------------------------------------
-
-
-def over(desk: Desk, key: str) -> Standing:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        standing = desk.look(key)
-        assert standing is not None
-        if standing.is_over:
-            return standing
-        time.sleep(0.05)
-    raise AssertionError("no answer came")
-
-
-def test_a_question_is_answered_once() -> None:
-    desk = Desk()
-    question = Question(profile=text(replace(made(), hardware=machine())), budget_bytes=BUDGET)
-    key = desk.ask(question)
-    standing = over(desk, key)
-    assert standing.refused is None
-    assert standing.answer is not None
-    assert standing.answer == json.loads(json.dumps(answer(question)))
-    assert desk.ask(replace(question)) == key
-    assert desk.look(key) is standing
-    assert desk.ask(replace(question, budget_bytes=BUDGET - 1)) != key
-    assert desk.look("nope") is None
-
-
-def test_a_refusal_and_a_time_out_are_one_line() -> None:
-    desk = Desk()
-    refusal = over(desk, desk.ask(Question(profile="version: 7")))
-    assert refusal.answer is None
-    assert refusal.refused == "its version is 7; this release reads version 1: write it anew"
-    hasty = Desk(timeout_s=0.01)
-    late = over(hasty, hasty.ask(Question(profile="version: 7")))
-    assert late.refused is not None
-    assert "took more than" in late.refused
-
-
-def test_too_many_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightship_analyzers.offload_planner.requests.MOST_WAITING", 1)
-    desk = Desk()
-    key = desk.ask(Question(profile="version: 7"))
-    with pytest.raises(Conflict, match="try again"):
-        desk.ask(Question(profile="version: 8"))
-    assert over(desk, key).refused
+    found = answer(Request(profile=bare, device=H100, host_bytes=64 * GIB, cores=8, budget_bytes=MIB))
+    assert f"The device on which the times were measured is unknown; {H100} is assumed." in found.notes
+    assert "choose a GPU" in refused(Request(profile=bare))
+    assert "give both" in refused(Request(profile=bare, device=H100, host_bytes=GIB))
+    assert "No device named" in refused(Request(profile=bare, device="x'\u202e", host_bytes=GIB, cores=1))

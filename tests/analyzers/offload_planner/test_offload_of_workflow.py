@@ -16,19 +16,20 @@ from click.testing import CliRunner
 
 from tightship_analyzers.commands.offload import offload
 from tightship_analyzers.offload_planner.profile import write_profile
-from tightship_analyzers.offload_planner.sources import MOST_TRIED, Source, command_for, lacking, sources
+from tightship_analyzers.offload_planner.sources import MOST_TRIED, command_for, lacking, sources
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_analyzers.offload_planner.workflow_profile import profile_of_workflow
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.file import read_plan
 from tightship_platform.errors import ServerUnreachable, TightshipError
+from tightship_platform.results.plan_answer import PlanSource
 from tightship_platform.wire import CaptureParams
 
 FIXTURES = Path(__file__).parents[2] / "data" / "traces"
 
 
 def capture(key: str = "c1", state: str = "analyzed", *, ranks: tuple[int, ...] = (0,), **more: Any) -> dict[str, Any]:
-    """As `reads.captures` lists one."""
+    """As `queries.captures` lists one."""
     params = {"stacks": more.pop("stacks", True), "shapes": more.pop("shapes", True)}
     rank = {"url": "/api/v1/traces/1/file", "sha256": "a" * 64, "bytes": 10, "trace": 1, "error": None, "pid": 1}
     listed = [rank | {"rank": number} | more.pop("of_rank", {}) for number in ranks]
@@ -72,7 +73,7 @@ def test_the_command_quotes_the_name() -> None:
 def test_a_trace_that_holds_no_training_gives_way_to_the_one_before_it(trace_data: bytes, tmp_path: Path) -> None:
     found = sources([capture("c2"), capture("c1")])
 
-    def fetch(source: Source, file: IO[bytes]) -> None:
+    def fetch(source: PlanSource, file: IO[bytes]) -> None:
         fixture = FIXTURES / "loop_without_gradient.json.gz"
         file.write(trace_data if source.capture == "c1" else fixture.read_bytes())
 

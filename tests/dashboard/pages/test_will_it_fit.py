@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
 from tightship_analyzers.offload_planner.answer import answer
-from tightship_analyzers.offload_planner.request import Question
+from tightship_analyzers.offload_planner.request import Request
 from tightship_dashboard.figures import fit, window
-from tightship_dashboard.pages.fit_request import FIELDS, checked
+from tightship_dashboard.pages.fit_request import FIELDS, Wanted, checked
 from tightship_dashboard.sentences import answers, fit_answers
 from tightship_dashboard.sentences.formatting import zone_of
 from tightship_dashboard.sentences.links import fit_href
 from tightship_platform.errors import Invalid
+from tightship_platform.results.plan_answer import PlanAnswer
 
 GIB = 2**30
 H100 = "NVIDIA H100 80GB HBM3"
@@ -30,33 +31,33 @@ PROFILE = {
 }
 
 
-def told(**question: Any) -> dict[str, Any]:
-    given = {"profile": json.dumps(PROFILE), "device": H100, "host_bytes": 64 * GIB, "cores": 8} | question
-    return answer(Question(**given))
+def planned(**changes: Any) -> PlanAnswer:
+    given = {"profile": json.dumps(PROFILE), "device": H100, "host_bytes": 64 * GIB, "cores": 8} | changes
+    return answer(Request(**given))
 
 
 @pytest.fixture(scope="module")
-def windowed() -> dict[str, Any]:
-    return told(budget_bytes=7 * GIB // 2)
+def windowed() -> PlanAnswer:
+    return planned(budget_bytes=7 * GIB // 2)
 
 
 @pytest.fixture(scope="module")
-def refused() -> dict[str, Any]:
-    return told(budget_bytes=2**20)
+def refused() -> PlanAnswer:
+    return planned(budget_bytes=2**20)
 
 
-def said(of: dict[str, Any]) -> str:
+def said(of: PlanAnswer) -> str:
     return answers.plain(fit_answers.whether_it_fits(of)).replace("\u00a0", " ")
 
 
-def test_the_first_line(windowed: dict[str, Any], refused: dict[str, Any]) -> None:
+def test_the_first_line(windowed: PlanAnswer, refused: PlanAnswer) -> None:
     assert said(windowed).startswith("GPT does not fit in the budget given as it is (8.7 GiB")
     assert " of 3.5 GiB), but trains in a window of " in said(windowed)
     assert ", simulated, " in said(windowed)
     assert re.search(r"5\d % \(\d\d–\d\d\) of the speed", said(windowed))
-    assert said(told()).startswith(f"GPT fits on {H100} without offload: it takes 8.7 GiB")
+    assert said(planned()).startswith(f"GPT fits on {H100} without offload: it takes 8.7 GiB")
     assert said(refused).startswith("GPT does not fit in the budget given, not even in a window: the smallest window")
-    changed = windowed | {"change": "Change the loop first: checkpoint each layer."}
+    changed = replace(windowed, change="Change the loop first: checkpoint each layer.")
     assert said(changed).endswith(" Change the loop first: checkpoint each layer.")
 
 
@@ -66,35 +67,34 @@ def test_how_many_workflows_can_be_planned() -> None:
     assert answers.plain(fit_answers.plannable(3, 2)).startswith("2 of 3 workflows have a trace")
 
 
-def test_the_chart_marks_the_chosen_window_and_what_does_not_fit(windowed: dict[str, Any]) -> None:
+def test_the_chart_marks_the_chosen_window_and_what_does_not_fit(windowed: PlanAnswer) -> None:
     drawn = window.figure(windowed)
     memory, low, high, step = drawn["data"]
-    slots = [point["slots"] for point in windowed["window"]["points"]]
+    slots = [point.slots for point in windowed.window.points]
     assert memory["x"] == step["x"] == slots
-    chosen = slots.index(windowed["window"]["chosen"])
+    chosen = slots.index(windowed.window.chosen)
     assert memory["marker"]["size"][chosen] == max(memory["marker"]["size"])
-    fits = [point["fits"] for point in windowed["window"]["points"]]
+    fits = [point.fits for point in windowed.window.points]
     assert [symbol == "circle" for symbol in memory["marker"]["symbol"]] == fits
     assert all(a < b < c for a, b, c in zip(low["y"], step["y"], high["y"], strict=True))
     assert all("simulated" in text for text in step["customdata"])
     assert "GiB" in drawn["layout"]["yaxis1"]["ticksuffix"]
 
 
-def test_without_a_plan_only_memory_is_drawn(refused: dict[str, Any]) -> None:
+def test_without_a_plan_only_memory_is_drawn(refused: PlanAnswer) -> None:
     drawn = window.figure(refused)
     assert len(drawn["data"]) == 1
     assert set(drawn["data"][0]["marker"]["symbol"]) == {"circle-open"}
 
 
-def test_a_limit_far_above_is_said_and_not_drawn(windowed: dict[str, Any]) -> None:
-    far = copy.deepcopy(windowed)
-    far["limits"]["device_bytes"] = 10**15
+def test_a_limit_far_above_is_said_and_not_drawn(windowed: PlanAnswer) -> None:
+    far = replace(windowed, limits=replace(windowed.limits, device_bytes=10**15))
     drawn = window.figure(far)
     assert "Far above: what may be used, 909.5 TiB" in str(fit.result(far, None, zone_of("UTC")))
     assert len(drawn["layout"]["shapes"]) == 1
 
 
-def test_names_from_outside_stay_text(windowed: dict[str, Any], refused: dict[str, Any]) -> None:
+def test_names_from_outside_stay_text(windowed: PlanAnswer, refused: PlanAnswer) -> None:
     run = {"run": "a1", "workflow": "it's $HOME", "command": ["python", "a b.py", "\x1b[31m"]}
     drawn = json.dumps(fit.result(windowed, run, zone_of("UTC")), cls=PlotlyJSONEncoder)
     assert "\\u001b" not in drawn
@@ -115,9 +115,9 @@ def test_a_field_that_is_not_acceptable_is_refused(field: str, value: str) -> No
 
 
 def test_empty_fields_are_the_models_own_machine() -> None:
-    assert set(checked(dict.fromkeys(FIELDS, "")).values()) == {None}
-    asked = checked({"workflow": "", "gpu": H100, "memory": "8GiB", "host": "1TiB", "cores": "64"})
-    assert asked == {"device": H100, "budget_bytes": 8 * GIB, "host_bytes": 1024 * GIB, "cores": 64}
+    assert set(vars(checked(dict.fromkeys(FIELDS, ""))).values()) == {None}
+    wanted = checked({"workflow": "", "gpu": H100, "memory": "8GiB", "host": "1TiB", "cores": "64"})
+    assert wanted == Wanted(device=H100, budget_bytes=8 * GIB, host_bytes=1024 * GIB, cores=64)
 
 
 def test_the_address_carries_any_name() -> None:

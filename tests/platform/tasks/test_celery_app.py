@@ -16,6 +16,7 @@ from services import free_port
 from sqlalchemy import select, update
 from waiting import PATIENCE_S, wait_for
 
+from tightship_analyzers.offload_planner.requests import PLAN_OFFLOAD
 from tightship_platform import captures, ingest
 from tightship_platform.database.models import Capture as CaptureRow
 from tightship_platform.database.models import Run
@@ -67,6 +68,7 @@ def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
         "tightship_analyzers.account_runs": 10,
         "tightship_analyzers.judge_samples": 15,
         "tightship_analyzers.rank_opportunities": 10,
+        "tightship_analyzers.sweep_plan_requests": 5,
     }
     for name, entry in schedule.items():
         assert entry["task"] == name
@@ -75,7 +77,9 @@ def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
 
 def test_the_worker_knows_every_task_that_anybody_sends(app: Celery) -> None:
     app.loader.import_default_modules()
-    assert set(PERIODS_S) | {ANALYZE_CAPTURE} <= set(app.tasks)
+    assert set(PERIODS_S) | {ANALYZE_CAPTURE, PLAN_OFFLOAD} <= set(app.tasks)
+    limit_s = app.tasks[PLAN_OFFLOAD].soft_time_limit
+    assert 0 < limit_s < app.tasks[PLAN_OFFLOAD].time_limit <= HARD_LIMIT_S
 
 
 @pytest.mark.parametrize(
