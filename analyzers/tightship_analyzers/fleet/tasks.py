@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable
-
 from celery import shared_task
-from sqlalchemy.exc import DBAPIError
 
 from tightship_analyzers.fleet import accounting, capture_analysis, idleness, ranking
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database.models import Run
 from tightship_platform.database.per_process import process_database
-from tightship_platform.errors import TightshipError
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE
-
-log = logging.getLogger(__name__)
-
-
-def _quietly(work: Callable[..., None]) -> Callable[..., None]:
-    """Expected trouble is one line in the log: the sweep or the next period tries again."""
-
-    @functools.wraps(work)
-    def run(*args: str) -> None:
-        try:
-            work(*args)
-        except (TightshipError, DBAPIError) as error:
-            cause = getattr(error, "orig", None) or error
-            log.warning("%s could not run: %s", work.__name__, " ".join(str(cause).split()))
-
-    return run
+from tightship_platform.tasks.quietly import quietly
 
 
 @shared_task(name=ANALYZE_CAPTURE)  # type: ignore[untyped-decorator]  # celery carries no types
-@_quietly
+@quietly
 def analyze_capture(key: str) -> None:
     """Analyse one uploaded capture, then rank."""
     if capture_analysis.analyze_capture(process_database(), open_artifacts(load_settings()), key):
@@ -44,7 +23,7 @@ def analyze_capture(key: str) -> None:
 
 
 @shared_task(name="tightship_analyzers.account_runs")  # type: ignore[untyped-decorator]
-@_quietly
+@quietly
 def account_runs() -> None:
     """Bring the accounts up to date, each run in a transaction of its own."""
     database = process_database()
@@ -56,7 +35,7 @@ def account_runs() -> None:
 
 
 @shared_task(name="tightship_analyzers.judge_samples")  # type: ignore[untyped-decorator]
-@_quietly
+@quietly
 def judge_samples() -> None:
     """Let the rules on samples judge the runs whose account has changed."""
     database = process_database()
@@ -68,7 +47,7 @@ def judge_samples() -> None:
 
 
 @shared_task(name="tightship_analyzers.rank_opportunities")  # type: ignore[untyped-decorator]
-@_quietly
+@quietly
 def rank_opportunities() -> None:
     """Bring the opportunities in line with the findings."""
     with process_database().session() as session:

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 
 from celery import shared_task
-from sqlalchemy.exc import DBAPIError
 
 from tightship_platform import captures, ingest
 from tightship_platform.captures import files
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database import partitions
 from tightship_platform.database.per_process import process_database
-from tightship_platform.errors import TightshipError
 from tightship_platform.samples import retention, rollups
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
+from tightship_platform.tasks.quietly import quietly
 from tightship_platform.units import format_bytes, plural
 
 log = logging.getLogger(__name__)
 
 
 def _periodic(work: Callable[[], None]) -> Callable[[], None]:
-    """Register a task that comes again soon: trouble with database or store is one line in the log, and no more."""
-
-    @functools.wraps(work)
-    def run() -> None:
-        try:
-            work()
-        except (TightshipError, DBAPIError, OSError) as error:
-            cause = getattr(error, "orig", None) or error
-            log.warning("%s could not run: %s", work.__name__, " ".join(str(cause).split()))
-
-    task: Callable[[], None] = shared_task(run, name=f"tightship_platform.{work.__name__}")
+    """Register a task that comes again soon."""
+    task: Callable[[], None] = shared_task(quietly(work), name=f"tightship_platform.{work.__name__}")
     return task
 
 
