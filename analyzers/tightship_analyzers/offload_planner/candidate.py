@@ -8,14 +8,7 @@ from functools import cached_property
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile
 from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, ORDER, Choice, LayerWork, Links, Work
-from tightship_offload.plan.model import (
-    Clipping,
-    HardwareSpec,
-    Placement,
-    Recompute,
-    UpdateOrder,
-    UpdateStart,
-)
+from tightship_offload.plan.model import Clipping, HardwareSpec, Placement, Recompute, UpdateOrder, UpdateStart
 
 ADAM_TRAFFIC_BYTES = 28
 """Host memory traffic of an fp32 Adam update per parameter: reads weight, gradient and two moments, writes three."""

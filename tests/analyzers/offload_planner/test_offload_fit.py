@@ -26,13 +26,7 @@ from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profi
 from tightship_analyzers.offload_planner.request import MOST_PROFILE_BYTES, Request
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan.file import parse_plan
-from tightship_offload.plan.model import (
-    Dtype,
-    HardwareSpec,
-    ModelSpec,
-    Precision,
-    Recompute,
-)
+from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 
 MIB = 2**20
 H100, A100, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla T4"

@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.capabilities import RUNTIME, Capabilities
-from tightship_offload.plan.file import (
-    MOST_BYTES,
-    parse_plan,
-    plan_text,
-    read_plan,
-    write_plan,
-)
+from tightship_offload.plan.file import MOST_BYTES, parse_plan, plan_text, read_plan, write_plan
 from tightship_offload.plan.model import (
     Bottleneck,
     Clipping,

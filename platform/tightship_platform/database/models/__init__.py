@@ -5,14 +5,7 @@ from tightship_platform.database.models.base import Base
 from tightship_platform.database.models.captures import Capture, CaptureSchedule, Installation, Trace
 from tightship_platform.database.models.findings import Action, Finding, Opportunity, Plan, Verification
 from tightship_platform.database.models.inventory import Device, Host
-from tightship_platform.database.models.metrics import (
-    HostSample,
-    RemovedDay,
-    Rollup,
-    RunSample,
-    Sample,
-    StepStat,
-)
+from tightship_platform.database.models.metrics import HostSample, RemovedDay, Rollup, RunSample, Sample, StepStat
 from tightship_platform.database.models.plan_requests import PlanRequest
 from tightship_platform.database.models.runs import Allocation, Run, RunAccount, Workflow
 
