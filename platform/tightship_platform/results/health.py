@@ -1,0 +1,21 @@
+"""Whether a server can work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """Whether a server can work, and what it lacks."""
+
+    status: str
+    """`ok`, or `degraded`: the database is not there or has another schema."""
+    version: str
+    """Release of the server."""
+    database: str
+    """`ok`, `another schema` or `unreachable`."""
+    broker: str
+    """`ok` or `unreachable`; work waits until it is back."""
+    schema: str | None
+    """Version of the database's schema; null: not known."""

@@ -1,0 +1,99 @@
+"""Runs: what is listed of each, and what is known of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tightship_platform.results.host import Device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One execution of a workflow, and where its device time went."""
+
+    run: str
+    """Its id, made by the launcher."""
+    workflow: str
+    """Name of the recurring work that it is one execution of."""
+    team: str | None
+    """Team of the workflow; null: none was given."""
+    owner: str | None
+    """Owner of the workflow; null: none was given."""
+    state: str
+    """`running`, `finished`, `failed` or `lost`."""
+    reason: str | None
+    """Why it failed or was lost; null where nothing is known or nothing went wrong."""
+    exit_code: int | None
+    """As a shell reports it: 128 + n after signal n; null while it runs, or where nobody saw its end."""
+    start_ns: int
+    """When it started."""
+    end_ns: int | None
+    """When it ended; null: it has not."""
+    devices: list[Device]
+    """Devices that it holds or held; empty where none was seen."""
+    steps: int | None
+    """Optimizer steps of the furthest rank; null: no step counter reported."""
+    device_ns: int
+    """Device time that it held: that of its account, for a live run as of when that was made."""
+    account: dict[str, int] | None
+    """Device time in nanoseconds by bucket, which sums to `device_ns`; null before the first account."""
+    accounted_ns: int | None
+    """When the account was made; null: never, or something arrived since that changes it."""
+    simulated: bool
+    """Made up by a simulator: nothing of it was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRank:
+    """A training process of a run, as its agent last reported it."""
+
+    rank: int
+    """Its rank; -1: not yet known."""
+    pid: int
+    """Process id on its host."""
+    host: str
+    """Host that it runs on."""
+    guard: bool
+    """An exit guard is known to be installed in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOffload:
+    """The offload plan that a run used, and what its steps took."""
+
+    plan: dict[str, int]
+    """What the plan says: `layers`, `slots`, `resident`, and the step that it predicted with low and high."""
+    predicted_ns: int | None
+    """The step that the plan predicted; null: none was predicted."""
+    measured_ns: int | None
+    """The median step of the run; null: none was measured."""
+    step: dict[str, int]
+    """Medians of the run's steps: what they waited for, copied and updated; `steps` is how many there were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetail(Run):
+    """One run with everything that is known of it."""
+
+    host: str | None
+    """Host of its launcher; null: nobody reported it."""
+    user: str | None
+    """User who launched it; null: nobody reported it."""
+    command: list[str]
+    """The command that was launched; empty: nobody reported it."""
+    labels: dict[str, str]
+    """Labels of `tightship run --label`."""
+    external_id: str | None
+    """Its id in the scheduler, such as the Slurm job id; null: it has none."""
+    source: str
+    """`launch`, `agent` where only an agent has reported it so far, or `import:<format>`."""
+    ranks: list[RunRank]
+    """Its training processes as last reported; empty: none reported."""
+    error: str | None
+    """`type: message` of the uncaught exception that ended it; null: none is known."""
+    oom_kills: int | None
+    """Processes that the kernel killed for lack of memory while it ran; null: not known."""
+    last_seen_ns: int
+    """The last record or heartbeat that named it."""
+    offload: RunOffload | None
+    """The offload plan that it used; null: none."""
