@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from simulated_findings import FINDINGS, OPPORTUNITIES, gap_evidence, summary
@@ -36,6 +37,7 @@ from tightship_platform.database.models import (
 )
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_MS, NS_PER_S, now_ns
+from tightship_platform.wire import CaptureParams
 
 MINUTE = 60 * NS_PER_S
 HOUR = 60 * MINUTE
@@ -255,7 +257,7 @@ class Fleet:
             words = ["requested", "leased", "armed", "recording", "written", "uploaded", "analyzed"]
             return {word: since_ns + i * pace_ns for i, word in enumerate(words[: words.index(until) + 1])}
 
-        params = {"duration_ns": NS_PER_S, "iterations": None, "stacks": True, "shapes": True, "memory": False}
+        params = asdict(CaptureParams(duration_ns=NS_PER_S))
         expected = [{"rank": rank, "pid": 4100 + rank, "host": "node-01"} for rank in range(8)]
         for key, ago, state, reason in (
             ("ca90000000000001", 70 * MINUTE, "analyzed", None),

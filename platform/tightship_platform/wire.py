@@ -243,6 +243,55 @@ class CaptureReport:
     """The manifest, as soon as it is known (`armed`)."""
 
 
+@dataclass(kw_only=True)
+class RunReceived:
+    """A run's record is stored."""
+
+    run: str
+    """Id of the run."""
+
+
+@dataclass(kw_only=True)
+class HeartbeatReceived:
+    """A heartbeat is stored."""
+
+
+@dataclass(kw_only=True)
+class BatchReceived:
+    """A batch is stored."""
+
+    rows: int
+    """Rows of the batch."""
+    too_old: int = 0
+    """Of these, samples and step counts that are older than the server keeps them, and were not stored."""
+    unknown_runs: list[str]
+    """Runs in it whose launcher has not reported yet."""
+
+
+@dataclass(kw_only=True)
+class Leases:
+    """Captures that the agent is to carry out."""
+
+    leases: list[Lease]
+    """One per run at most."""
+
+
+@dataclass(kw_only=True)
+class TraceReceived:
+    """A trace file is stored."""
+
+    trace: int
+    """Id of the trace."""
+
+
+@dataclass(kw_only=True)
+class Refusal:
+    """Any answer that is no success."""
+
+    error: str
+    """What is wrong, the value seen and what to do, in one line."""
+
+
 LEASE_NS = 30_000_000_000
 """A lease that is not renewed by a report for this long is taken back."""
 MAX_CAPTURE_ATTEMPTS = 3

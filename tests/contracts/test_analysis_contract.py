@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -57,9 +58,9 @@ def test_a_capture_becomes_findings(database: Database, artifacts: ArtifactStore
     assert trace.error is None and trace.analyzed_ns is not None
     assert sum(trace.summary["buckets"].values()) == trace.summary["window_ns"]
     top = listed[0]
-    assert (top["rule"], top["run"], top["trace"], top["rank"]) == ("starved-input", "a1", trace.id, 0)
-    assert top["saving"]["unit"] == "ns/step" and top["saving"]["value"] > 0
-    assert top["where"].startswith("jobs.py:")
+    assert (top.rule, top.run, top.trace, top.rank) == ("starved-input", "a1", trace.id, 0)
+    assert top.saving.unit == "ns/step" and top.saving.value > 0
+    assert top.where.startswith("jobs.py:")
 
 
 def test_a_second_analysis_replaces_the_first(database: Database, artifacts: ArtifactStore) -> None:
@@ -73,7 +74,7 @@ def test_a_second_analysis_replaces_the_first(database: Database, artifacts: Art
     assert analyze_capture(database, artifacts, key)
     with database.session() as session:
         after = findings.list_findings(session)
-    assert [one | {"created_ns": 0} for one in after] == [one | {"created_ns": 0} for one in before]
+    assert [replace(one, created_ns=0) for one in after] == [replace(one, created_ns=0) for one in before]
 
 
 def test_another_worker_may_be_at_it(database: Database, artifacts: ArtifactStore) -> None:
@@ -101,9 +102,9 @@ def test_ranks_share_their_findings(database: Database, artifacts: ArtifactStore
     with database.session() as session:
         listed = findings.list_findings(session)
         worst = session.scalars(select(Trace).where(Trace.rank == 0)).one()
-    assert [one["rule"] for one in listed] == ["synchronous-checkpoint"]
-    assert (listed[0]["trace"], listed[0]["rank"]) == (worst.id, 0), "the rank that loses most"
-    assert any("2 of 2 ranks (0, 1)" in entry.get("text", "") for entry in listed[0]["evidence"])
+    assert [one.rule for one in listed] == ["synchronous-checkpoint"]
+    assert (listed[0].trace, listed[0].rank) == (worst.id, 0), "the rank that loses most"
+    assert any("2 of 2 ranks (0, 1)" in getattr(entry, "text", "") for entry in listed[0].evidence)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_bad_file_fails_the_capture_with_its_line(
     assert capture.reason is not None and said in capture.reason and "\n" not in capture.reason
     assert bad.error == capture.reason and bad.summary == {}
     assert good.error is None and good.summary["steps"] > 0
-    assert [one["rank"] for one in listed] == [0], "what the other rank says is kept"
+    assert [one.rank for one in listed] == [0], "what the other rank says is kept"
 
 
 def test_a_deleted_file(database: Database, artifacts: ArtifactStore) -> None:
@@ -150,8 +151,8 @@ def test_the_account_is_exact_and_split_as_the_trace_says(database: Database, ar
         buckets = accounting.account_run(session, run)
         shown = runs.get_run(session, "a1")
         summary = session.scalars(select(Trace.summary)).one()
-    assert sum(buckets.values()) == shown["device_ns"] == END - T0
-    assert {name: ns for name, ns in shown["account"].items() if ns} == buckets
+    assert sum(buckets.values()) == shown.device_ns == END - T0
+    assert {name: ns for name, ns in shown.account.items() if ns} == buckets
     assert buckets["startup"] == FIRST_STEP - T0
     assert buckets["shutdown"] == END - LAST_STEP
     stepping = LAST_STEP - FIRST_STEP
@@ -182,7 +183,7 @@ def test_a_run_that_counted_no_step_is_unexplained_and_no_saving_is_carried_over
         accounting.account_run(session, session.scalars(select(Run).where(Run.key == "a1")).one())
         ranking.rank_all(session, now=END)
         [first] = opportunities.list_opportunities(session)
-    assert first["device_ns"] == LAST_STEP - FIRST_STEP
+    assert first.device_ns == LAST_STEP - FIRST_STEP
 
 
 def test_accounts_are_made_when_they_are_due(database: Database) -> None:
@@ -216,7 +217,7 @@ def test_an_end_that_is_told_late_changes_the_account(database: Database) -> Non
         assert accounting.due_runs(session, now=END + 30 * 24 * 3600 * S) == [run.id]
         accounting.account_run(session, run)
         shown = runs.get_run(session, "a1")
-        assert sum(shown["account"].values()) == shown["device_ns"] == END - T0
+        assert sum(shown.account.values()) == shown.device_ns == END - T0
 
 
 def _trace_of(run: Run, *, analyzed_ns: int) -> Trace:
@@ -265,8 +266,8 @@ def test_held_idle_devices_are_found_and_forgotten(database: Database) -> None:
         assert idleness.due_runs(session) == [run.id]
         idleness.judge_run(session, run)
         [found] = findings.list_findings(session)
-        assert (found["rule"], found["saving"]["value"]) == (HELD_IDLE.id, idle_ns)
-        assert found["trace"] is None and found["saving"]["unit"] == "ns"
+        assert (found.rule, found.saving.value) == (HELD_IDLE.id, idle_ns)
+        assert found.trace is None and found.saving.unit == "ns"
         assert idleness.due_runs(session) == [], "nothing has changed"
         # The samples were of another run after all: the account changes, and the finding goes.
         ingest.apply_batch(session, batch(run_samples=run_samples(idle, cpu_cores=1.0)), now=END + 5 * MIN)
@@ -283,26 +284,26 @@ def test_opportunities_are_ranked_and_keep_their_state(database: Database, artif
             accounting.account_run(session, run)
         assert ranking.rank_all(session, now=END) == 2
         first, second = opportunities.list_opportunities(session)
-    assert [(one["position"], one["workflow"], one["rules"]) for one in (first, second)] == [
+    assert [(one.position, one.workflow, one.rules) for one in (first, second)] == [
         (1, "vision", ["starved-input"]),
         (2, "science", ["synchronous-checkpoint"]),
     ]
     stepping = LAST_STEP - FIRST_STEP
-    assert first["device_ns"] == stepping
-    assert 0 == first["low_ns"] < first["recoverable_device_ns"] <= first["high_ns"] <= stepping
+    assert first.device_ns == stepping
+    assert 0 == first.low_ns < first.recoverable_device_ns <= first.high_ns <= stepping
     with database.session() as session:
         [finding] = findings.list_findings(session, workflow="vision")
-        assert first["findings"] == [finding["finding"]]
-        assert first["recoverable_device_ns"] == pytest.approx(finding["saving"]["share_frac"] * stepping, rel=1e-9)
-        session.get_one(Opportunity, first["opportunity"]).state = OpportunityState.DISMISSED.value
+        assert first.findings == [finding.finding]
+        assert first.recoverable_device_ns == pytest.approx(finding.saving.share_frac * stepping, rel=1e-9)
+        session.get_one(Opportunity, first.opportunity).state = OpportunityState.DISMISSED.value
     with database.session() as session:
         ranking.rank_all(session, now=END + S)
         again = opportunities.list_opportunities(session)
-    assert [(one["opportunity"], one["state"], one["position"]) for one in again] == [
-        (second["opportunity"], "open", 1),
-        (first["opportunity"], "dismissed", 2),
+    assert [(one.opportunity, one.state, one.position) for one in again] == [
+        (second.opportunity, "open", 1),
+        (first.opportunity, "dismissed", 2),
     ]
-    assert [one["updated_ns"] for one in again] == [END, END], "nothing changed, nothing was written"
+    assert [one.updated_ns for one in again] == [END, END], "nothing changed, nothing was written"
 
 
 def test_an_open_opportunity_without_findings_disappears(database: Database, artifacts: ArtifactStore) -> None:
@@ -320,7 +321,7 @@ def test_an_open_opportunity_without_findings_disappears(database: Database, art
     with database.session() as session:
         ranking.rank_all(session, now=END)
         left = opportunities.list_opportunities(session)
-    assert [(one["rules"], one["state"]) for one in left] == [(["starved-input"], "applied")]
+    assert [(one.rules, one.state) for one in left] == [(["starved-input"], "applied")]
 
 
 def test_runs_of_long_ago_do_not_count(database: Database, artifacts: ArtifactStore) -> None:
@@ -353,8 +354,8 @@ def test_recording_that_slows_the_job_widens_the_saving(database: Database, arti
         [found] = findings.list_findings(session)
         summary = session.scalars(select(Trace.summary)).one()
     assert summary["untraced_step_ns"] == S // 200
-    assert found["saving"]["low"] == 0 < found["saving"]["value"] <= found["saving"]["high"] <= S // 200
-    assert any("Recording made a step" in entry.get("text", "") for entry in found["evidence"])
+    assert found.saving.low == 0 < found.saving.value <= found.saving.high <= S // 200
+    assert any("Recording made a step" in getattr(entry, "text", "") for entry in found.evidence)
 
 
 def test_a_run_that_marks_no_steps_is_judged_by_its_recording(
@@ -376,7 +377,7 @@ def test_a_run_that_marks_no_steps_is_judged_by_its_recording(
         found = findings.list_findings(session)
         [first, *_] = opportunities.list_opportunities(session)
         [trace] = session.scalars(select(Trace)).all()
-    assert {one["saving"]["unit"] for one in found} == {"ns/recording"}
-    assert first["device_ns"] == END - T0
+    assert {one.saving.unit for one in found} == {"ns/recording"}
+    assert first.device_ns == END - T0
     [claim, *_] = trace.summary["claims"]
-    assert first["recoverable_device_ns"] == int(Fraction(claim["share_frac"]) * (END - T0))
+    assert first.recoverable_device_ns == int(Fraction(claim["share_frac"]) * (END - T0))

@@ -59,7 +59,7 @@ def test_a_silent_agent_loses_its_lease_three_times_at_most(session: Session) ->
                 "requested",
                 f"attempt {attempt} of 3: the agent on h1 went silent while armed",
             )
-            assert captures.get_capture(session, key)["expected"] == []
+            assert captures.get_capture(session, key).expected == []
         now += 10 * S
     assert state_of(session, key) == ("failed", "gave up after 3 attempts: the agent on h1 went silent while armed")
 
@@ -90,7 +90,7 @@ def test_what_a_void_attempt_uploaded_does_not_count(session: Session) -> None:
     key = armed(session, (0, 1))
     store(session, key, 0)
     capture_flow.report(session, key, told("requested", reason="rank 1 died"), now=NOW)
-    assert captures.get_capture(session, key)["ranks"] == []
+    assert captures.get_capture(session, key).ranks == []
     with pytest.raises(Conflict, match=r"is requested \(attempt 1 of 3: rank 1 died\) and takes no trace files"):
         store(session, key, 0)
 
@@ -221,7 +221,7 @@ def test_a_file_may_be_replaced_until_the_capture_is_complete(session: Session) 
     store(session, key, 1)
     with pytest.raises(Conflict, match="is uploaded and takes no trace files"):
         store(session, key, sha256="c" * 64)
-    assert captures.get_capture(session, key)["ranks"][0]["bytes"] == 11
+    assert captures.get_capture(session, key).ranks[0].bytes == 11
 
 
 def test_files_that_never_arrive_fail_the_capture(session: Session) -> None:

@@ -51,18 +51,18 @@ def test_from_request_to_analysis(session: Session) -> None:
     capture_flow.analyzed(session, key, now=NOW + 8 * S)
     capture = captures.get_capture(session, key)
     states = ["requested", "leased", "armed", "recording", "written", "uploaded", "analyzed"]
-    assert capture["stages"] == {
+    assert capture.stages == {
         state: NOW + second * S for state, second in zip(states, (0, 1, 2, 3, 4, 6, 8), strict=True)
     }
-    assert capture["state"] == "analyzed"
-    assert capture["latency_s"] == 6.0
-    assert capture["requested_by"] == "dashboard"
-    assert capture["expected"] == [{"rank": 0, "pid": 100}, {"rank": 1, "pid": 101}]
-    assert [(rank["rank"], rank["pid"], rank["bytes"], rank["sha256"]) for rank in capture["ranks"]] == [
+    assert capture.state == "analyzed"
+    assert capture.latency_s == 6.0
+    assert capture.requested_by == "dashboard"
+    assert [vars(rank) for rank in capture.expected] == [{"rank": 0, "pid": 100}, {"rank": 1, "pid": 101}]
+    assert [(rank.rank, rank.pid, rank.bytes, rank.sha256) for rank in capture.ranks] == [
         (0, 100, 10, SHA),
         (1, 101, 10, SHA),
     ]
-    assert capture["ranks"][0]["url"] == f"/api/v1/traces/{capture['ranks'][0]['trace']}/file"
+    assert capture.ranks[0].url == f"/api/v1/traces/{capture.ranks[0].trace}/file"
 
 
 def test_files_may_come_before_the_agent_says_written(session: Session) -> None:
@@ -94,7 +94,7 @@ def test_everything_may_be_said_twice(session: Session) -> None:
 def test_a_workflow_means_its_newest_live_run(session: Session) -> None:
     ingest.apply_run(session, started("b2", start_ns=T0 + S), now=NOW)
     ingest.apply_run(session, ended("c3", start_ns=T0 + 2 * S, end_ns=T0 + 3 * S), now=NOW)
-    assert captures.get_capture(session, request(session, "train"))["run"] == "b2"
+    assert captures.get_capture(session, request(session, "train")).run == "b2"
 
 
 def test_an_unknown_target_names_what_runs(session: Session) -> None:
@@ -139,7 +139,7 @@ def test_parameters_out_of_range_are_refused(session: Session, params: CapturePa
 
 def test_iterations_are_accepted(session: Session) -> None:
     key = request(session, params=CaptureParams(duration_ns=None, iterations=5))
-    assert captures.get_capture(session, key)["params"]["iterations"] == 5
+    assert captures.get_capture(session, key).params.iterations == 5
 
 
 def test_a_second_request_waits_and_says_for_what(session: Session) -> None:
@@ -175,7 +175,7 @@ def test_a_schedule_asks_again_and_again(session: Session) -> None:
     assert capture_flow.request_scheduled_captures(session, now=T0 + 59 * S) == []
     (key,) = capture_flow.request_scheduled_captures(session, now=T0 + 60 * S)
     capture = captures.get_capture(session, key)
-    assert (capture["requested_by"], capture["params"]["duration_ns"]) == ("schedule", 2 * S)
+    assert (capture.requested_by, capture.params.duration_ns) == ("schedule", 2 * S)
     assert capture_flow.request_scheduled_captures(session, now=T0 + 20 * MIN) == []  # the last one is under way
     capture_flow.fail(session, key, "x", now=T0 + 60 * S)
     assert capture_flow.request_scheduled_captures(session, now=T0 + 11 * MIN - 1) == []
@@ -190,7 +190,7 @@ def test_a_run_with_a_full_queue_does_not_keep_others_from_their_schedule(sessio
         request(session)
     capture_flow.set_schedule(session, "train", 10 * MIN)
     (key,) = capture_flow.request_scheduled_captures(session, now=T0 + 60 * S)
-    assert captures.get_capture(session, key)["run"] == "b2"
+    assert captures.get_capture(session, key).run == "b2"
 
 
 def test_a_schedule_that_cannot_be_is_refused(session: Session) -> None:

@@ -69,7 +69,7 @@ def test_a_heartbeat_and_a_record_of_the_same_holding_are_one(database: Database
     assert _held(database) == [(10 * S, None)]
     with database.session() as session:  # the agent saw it earlier
         ingest.apply_batch(session, batch(allocations=[held(start_ns=T0 + 8 * S, device="GPU-1")]), now=NOW)
-        assert runs.get_run(session, "a1")["device_ns"] == NOW - T0 - 8 * S
+        assert runs.get_run(session, "a1").device_ns == NOW - T0 - 8 * S
     assert _held(database) == [(8 * S, 10 * S), (10 * S, None)]
     with database.session() as session:
         closed = held(start_ns=T0 + 8 * S, end_ns=T0 + 20 * S, device="GPU-1")
@@ -87,9 +87,9 @@ def test_the_end_of_the_run_ends_all_holding(database: Database) -> None:
         records = [held(), held(start_ns=T0 + S, end_ns=T0 + 20 * S, device="GPU-1")]
         ingest.apply_batch(session, batch(allocations=records), now=NOW)
         ingest.apply_run(session, ended(end_ns=T0 + 10 * S), now=NOW)
-        assert runs.get_run(session, "a1")["device_ns"] == 19 * S
+        assert runs.get_run(session, "a1").device_ns == 19 * S
         # The agent notices later, and says so in its own way.
         late = [held(end_ns=T0 + 11 * S), held(start_ns=T0 + 2 * S, device="GPU-2")]
         ingest.apply_batch(session, batch(allocations=late), now=NOW)
-        assert runs.get_run(session, "a1")["device_ns"] == 27 * S
+        assert runs.get_run(session, "a1").device_ns == 27 * S
     assert _held(database) == [(0, 10 * S), (S, 10 * S), (2 * S, 10 * S)]

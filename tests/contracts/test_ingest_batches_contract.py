@@ -69,7 +69,7 @@ def test_a_batch_of_any_size_is_stored_alike(database: Database) -> None:
             host_samples=host_samples(times, cpu_frac=0.5),
             run_samples=run_samples(times, cpu_cores=1.5),
         )
-        assert ingest.apply_batch(session, whole, now=NOW)["rows"] == 3 * many + 3
+        assert ingest.apply_batch(session, whole, now=NOW).rows == 3 * many + 3
         # Again in the same transaction, and the other sizes after it.
         ingest.apply_batch(session, whole, now=NOW)
         ingest.apply_batch(session, batch(samples=samples([times[-1] + S], util_frac=1.0)), now=NOW)
@@ -93,12 +93,13 @@ def test_a_batch_said_twice_is_one(database: Database) -> None:
     )
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
-        assert ingest.apply_batch(session, whole, now=NOW) == {"rows": 121, "too_old": 0, "unknown_runs": []}
+        received = vars(ingest.apply_batch(session, whole, now=NOW))
+        assert received == {"rows": 121, "too_old": 0, "unknown_runs": []}
     tables = (Sample, HostSample, RunSample, StepStat, Allocation, Device, Host)
     before = [_rows(database, table) for table in tables]
     assert [len(rows) for rows in before] == [30, 30, 30, 30, 1, 1, 1]
     with database.session() as session:
-        assert ingest.apply_batch(session, whole, now=NOW + S)["rows"] == 121
+        assert ingest.apply_batch(session, whole, now=NOW + S).rows == 121
     assert [_rows(database, table) for table in tables] == before
     assert (before[0][0]["util_frac"], before[0][0]["sm_active_frac"]) == (0.5, None)
 
@@ -120,9 +121,9 @@ def test_steps_told_after_the_end_are_counted(database: Database) -> None:
         ingest.apply_heartbeat(session, beat(live(steps=4), time_ns=NOW), now=NOW)
         ingest.apply_batch(session, batch(steps=steps([T0, T0 + S])), now=NOW)
         ingest.apply_run(session, ended(end_ns=T0 + 9 * S), now=NOW)
-        assert runs.get_run(session, "a1")["steps"] == 4
+        assert runs.get_run(session, "a1").steps == 4
         ingest.apply_batch(session, batch(steps=steps([T0 + 2 * S, T0 + 3 * S])), now=NOW)
-        assert runs.get_run(session, "a1")["steps"] == 8
+        assert runs.get_run(session, "a1").steps == 8
 
 
 def test_a_clock_that_reads_a_little_over_one_is_one(database: Database) -> None:

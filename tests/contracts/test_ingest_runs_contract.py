@@ -34,11 +34,11 @@ def test_a_run_starts_and_ends(database: Database) -> None:
         )
         assert ingest.apply_run(session, record, now=NOW) == "a1"
         first = runs.get_run(session, "a1")
-        assert (first["state"], first["exit_code"], first["end_ns"], first["host"]) == ("running", None, None, "h1")
+        assert (first.state, first.exit_code, first.end_ns, first.host) == ("running", None, None, "h1")
         ingest.apply_run(session, ended(end_ns=T0 + 5 * S, team="vision", owner="ann"), now=NOW)
         last = runs.get_run(session, "a1")
-    assert (last["state"], last["exit_code"], last["end_ns"], last["reason"]) == ("finished", 0, T0 + 5 * S, None)
-    assert (last["workflow"], last["team"], last["owner"]) == ("train", "vision", "ann")
+    assert (last.state, last.exit_code, last.end_ns, last.reason) == ("finished", 0, T0 + 5 * S, None)
+    assert (last.workflow, last.team, last.owner) == ("train", "vision", "ann")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_how_a_run_ended_is_said(database: Database, exit_code: int | None, stat
     with database.session() as session:
         ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=exit_code), now=NOW)
         run = runs.get_run(session, "a1")
-    assert (run["state"], run["exit_code"], run["reason"]) == (state, exit_code, reason)
+    assert (run.state, run.exit_code, run.reason) == (state, exit_code, reason)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_what_ended_a_run_is_said(database: Database, told: dict[str, Any], reas
     with database.session() as session:
         ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=1, **told), now=NOW)
         run = runs.get_run(session, "a1")
-    assert run["reason"] == f"ended with exit code {reason}"
-    assert run["error"] == (reason.partition(": ")[2] or None) and run["oom_kills"] == told.get("oom_kills")
+    assert run.reason == f"ended with exit code {reason}"
+    assert run.error == (reason.partition(": ")[2] or None) and run.oom_kills == told.get("oom_kills")
 
 
 def test_what_a_run_survived_did_not_end_it(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=0, error="ValueError: no", oom_kills=1), now=NOW)
         run = runs.get_run(session, "a1")
-    assert (run["state"], run["reason"], run["error"], run["oom_kills"]) == ("finished", None, None, None)
+    assert (run.state, run.reason, run.error, run.oom_kills) == ("finished", None, None, None)
 
 
 def test_an_end_stays_an_end(database: Database) -> None:
@@ -91,8 +91,8 @@ def test_an_end_stays_an_end(database: Database) -> None:
         ingest.apply_heartbeat(session, beat(live(), time_ns=NOW), now=NOW)
         ingest.apply_run(session, ended(end_ns=T0 + 9 * S, exit_code=0), now=NOW)
         run = runs.get_run(session, "a1")
-    assert (run["state"], run["exit_code"], run["end_ns"]) == ("failed", 3, T0 + S)
-    assert run["devices"] == []
+    assert (run.state, run.exit_code, run.end_ns) == ("failed", 3, T0 + S)
+    assert run.devices == []
 
 
 def test_team_and_owner_are_those_of_the_newest_run(database: Database) -> None:
@@ -100,9 +100,9 @@ def test_team_and_owner_are_those_of_the_newest_run(database: Database) -> None:
         ingest.apply_run(session, started("new", start_ns=T0 + MIN, team="vision"), now=NOW)
         ingest.apply_run(session, started("old", start_ns=T0, team="speech", owner="bob"), now=NOW)
         run = runs.get_run(session, "old")
-        assert (run["team"], run["owner"]) == ("vision", "bob")
+        assert (run.team, run.owner) == ("vision", "bob")
         ingest.apply_run(session, started("newest", start_ns=T0 + MIN + S, team="language"), now=NOW)
-        assert runs.get_run(session, "old")["team"] == "language"
+        assert runs.get_run(session, "old").team == "language"
 
 
 def test_markup_is_text_and_arguments_may_hold_lines(database: Database) -> None:
@@ -112,16 +112,16 @@ def test_markup_is_text_and_arguments_may_hold_lines(database: Database) -> None
         ingest.apply_run(session, started(workflow=name, command=command, labels={"<b>": "</b>"}), now=NOW)
     with database.session() as session:
         run = runs.get_run(session, "a1")
-    assert run["workflow"] == name
-    assert run["labels"] == {"<b>": "</b>"}
-    assert run["command"][:5] == ["python", "-c", "import os\nprint(1)", "nul�byte", "bad�"]
-    assert len(run["command"][5]) == 4096
+    assert run.workflow == name
+    assert run.labels == {"<b>": "</b>"}
+    assert run.command[:5] == ["python", "-c", "import os\nprint(1)", "nul�byte", "bad�"]
+    assert len(run.command[5]) == 4096
 
 
 def test_a_command_is_cut_to_a_sane_size(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(command=["word" * 1000] * 5000), now=NOW)
-        command = runs.get_run(session, "a1")["command"]
+        command = runs.get_run(session, "a1").command
     assert sum(map(len, command)) <= 70_000
     assert command[-1] == "…"
 
@@ -183,14 +183,14 @@ def test_a_silent_run_is_lost_and_comes_back(database: Database) -> None:
         later = NOW + ingest.LOST_AFTER_NS + 1
         assert ingest.close_lost_runs(session, now=later) == ["a1"]
         assert ingest.close_lost_runs(session, now=later) == []
-        assert runs.get_run(session, "a1")["state"] == "lost"
-        assert "no sign of life for 120 s" in runs.get_run(session, "a1")["reason"]
+        assert runs.get_run(session, "a1").state == "lost"
+        assert "no sign of life for 120 s" in runs.get_run(session, "a1").reason
         # An old batch from the spool is no sign of life now.
         ingest.apply_batch(session, batch(devices=[CPU], run_samples=run_samples([T0 + S])), now=later)
-        assert runs.get_run(session, "a1")["state"] == "lost"
+        assert runs.get_run(session, "a1").state == "lost"
         ingest.apply_heartbeat(session, beat(live(), time_ns=later), now=later)
         back = runs.get_run(session, "a1")
-        assert (back["state"], back["reason"], back["last_seen_ns"]) == ("running", None, later)
+        assert (back.state, back.reason, back.last_seen_ns) == ("running", None, later)
 
 
 def test_an_end_record_corrects_a_lost_run(database: Database) -> None:
@@ -199,7 +199,7 @@ def test_an_end_record_corrects_a_lost_run(database: Database) -> None:
         assert ingest.close_lost_runs(session, now=NOW + 10 * MIN) == ["a1"]
         ingest.apply_run(session, ended(end_ns=T0 + 30 * S), now=NOW + 20 * MIN)
         run = runs.get_run(session, "a1")
-        assert (run["state"], run["end_ns"], run["reason"]) == ("finished", T0 + 30 * S, None)
+        assert (run.state, run.end_ns, run.reason) == ("finished", T0 + 30 * S, None)
         assert ingest.close_lost_runs(session, now=NOW + 60 * MIN) == []
 
 
@@ -207,15 +207,15 @@ def test_a_run_that_nobody_announced_keeps_its_rows(database: Database) -> None:
     parts: dict[str, Any] = {"devices": [CPU], "run_samples": run_samples([T0 + 5 * S]), "steps": steps([T0 + 4 * S])}
     with database.session() as session:
         answer = ingest.apply_batch(session, batch(**parts), now=NOW)
-        assert answer == {"rows": 2, "too_old": 0, "unknown_runs": ["a1"]}
+        assert vars(answer) == {"rows": 2, "too_old": 0, "unknown_runs": ["a1"]}
         placeholder = runs.get_run(session, "a1")
-        assert (placeholder["workflow"], placeholder["start_ns"]) == (ingest.UNKNOWN_WORKFLOW, T0 + 4 * S)
-        assert placeholder["reason"] == "seen by the agent on h1; its launcher has not reported yet"
-        assert ingest.apply_heartbeat(session, beat(live(), time_ns=NOW), now=NOW) == {"unknown_runs": ["a1"]}
+        assert (placeholder.workflow, placeholder.start_ns) == (ingest.UNKNOWN_WORKFLOW, T0 + 4 * S)
+        assert placeholder.reason == "seen by the agent on h1; its launcher has not reported yet"
+        assert ingest.apply_heartbeat(session, beat(live(), time_ns=NOW), now=NOW) == ["a1"]
         ingest.apply_run(session, started(), now=NOW)
         run = runs.get_run(session, "a1")
-        assert (run["workflow"], run["start_ns"], run["reason"], run["source"]) == ("train", T0, None, "launch")
-        assert ingest.apply_batch(session, batch(**parts), now=NOW)["unknown_runs"] == []
+        assert (run.workflow, run.start_ns, run.reason, run.source) == ("train", T0, None, "launch")
+        assert ingest.apply_batch(session, batch(**parts), now=NOW).unknown_runs == []
     assert len(_rows(database, RunSample)) == len(_rows(database, StepStat)) == 1
 
 
@@ -235,15 +235,17 @@ def test_a_heartbeat_says_who_is_there(database: Database) -> None:
         )
         (host,) = hosts.list_hosts(session, now=NOW)
         run = runs.get_run(session, "a1")
-        assert hosts.list_hosts(session, now=NOW + MIN)[0]["alive"] is False
-    assert (host["host"], host["alive"], host["agent_version"]) == ("h1", True, "0.1.0")
-    assert host["info"] == {"cpus": 2, "kernel": "6.1", "load": 0.5}
-    assert host["sources"][0] == {"name": "nvml", "state": "absent", "detail": "no driver found"}
-    assert [device["uuid"] for device in host["devices"]] == ["GPU-1", "cpu"]
-    assert run["ranks"] == [{"rank": 0, "pid": 100, "host": "h1", "guard": True}]
-    assert (run["steps"], run["last_seen_ns"]) == (7, NOW)
-    assert run["devices"] == [{"host": "h1", "uuid": "cpu", "kind": "cpu", "name": "Test processor"}]
-    assert run["device_ns"] == NOW - T0
+        assert hosts.list_hosts(session, now=NOW + MIN)[0].alive is False
+    assert (host.host, host.alive, host.agent_version) == ("h1", True, "0.1.0")
+    assert host.info == {"cpus": 2, "kernel": "6.1", "load": 0.5}
+    assert vars(host.sources[0]) == {"name": "nvml", "state": "absent", "detail": "no driver found"}
+    assert [device.uuid for device in host.devices] == ["GPU-1", "cpu"]
+    assert [vars(rank) for rank in run.ranks] == [{"rank": 0, "pid": 100, "host": "h1", "guard": True}]
+    assert (run.steps, run.last_seen_ns) == (7, NOW)
+    assert [vars(device) for device in run.devices] == [
+        {"host": "h1", "uuid": "cpu", "kind": "cpu", "name": "Test processor"}
+    ]
+    assert run.device_ns == NOW - T0
 
 
 def test_a_run_on_two_hosts_keeps_the_ranks_of_both(database: Database) -> None:
@@ -253,19 +255,19 @@ def test_a_run_on_two_hosts_keeps_the_ranks_of_both(database: Database) -> None:
         ingest.apply_heartbeat(session, beat(live(ranks=[2, 3], steps=4), time_ns=NOW, host="h2"), now=NOW)
         ingest.apply_heartbeat(session, beat(live(ranks=[0], steps=5), time_ns=NOW), now=NOW)
         run = runs.get_run(session, "a1")
-    assert [(entry["rank"], entry["host"]) for entry in run["ranks"]] == [(0, "h1"), (2, "h2"), (3, "h2")]
-    assert run["steps"] == 5
-    assert [device["host"] for device in run["devices"]] == ["h1", "h2"]
+    assert [(entry.rank, entry.host) for entry in run.ranks] == [(0, "h1"), (2, "h2"), (3, "h2")]
+    assert run.steps == 5
+    assert [device.host for device in run.devices] == ["h1", "h2"]
 
 
 def test_a_device_changes_its_name_in_place(database: Database) -> None:
     with database.session() as session:
         ingest.apply_batch(session, batch(samples=samples([T0], "GPU-1")), now=NOW)
-        assert hosts.list_hosts(session)[0]["devices"][0]["name"] == "GPU-1"
+        assert hosts.list_hosts(session)[0].devices[0].name == "GPU-1"
         ingest.apply_heartbeat(session, beat(time_ns=NOW, devices=[GPU]), now=NOW)
         ingest.apply_batch(session, batch(samples=samples([T0 + S], "GPU-1")), now=NOW)
-        (device,) = hosts.list_hosts(session)[0]["devices"]
-    assert (device["name"], device["memory_bytes"]) == ("Test accelerator", 80 << 30)
+        (device,) = hosts.list_hosts(session)[0].devices
+    assert (device.name, device.memory_bytes) == ("Test accelerator", 80 << 30)
 
 
 @pytest.mark.parametrize(

@@ -55,23 +55,23 @@ def judged(database: Database, **end: Any) -> tuple[list[dict[str, Any]], list[d
 def test_a_run_near_the_limit_is_a_risk_without_a_saving(database: Database) -> None:
     a_run(database, run_samples=run_samples(SECONDS, device="GPU-1", util_frac=0.9, memory_used_bytes=FULL))
     [found], [todo] = judged(database)
-    assert (found["rule"], found["where"]) == (NEAR.id, "h1/GPU-1")
+    assert (found.rule, found.where) == (NEAR.id, "h1/GPU-1")
     nothing = {"value": None, "low": None, "high": None, "method": None, "share_frac": None, "unit": "ns"}
-    assert found["saving"] == nothing
-    assert found["evidence"][-1] == {
+    assert vars(found.saving) == nothing
+    assert vars(found.evidence[-1]) == {
         "kind": "plan",
         "workflow": "big model",
         "command": "tightship offload plan '--workflow=big model'",
     }
-    assert (todo["rules"], todo["findings"], todo["state"]) == ([NEAR.id], [found["finding"]], "open")
-    assert (todo["recoverable_device_ns"], todo["low_ns"], todo["high_ns"], todo["method"]) == (None,) * 4
-    assert "tightship offload plan '--workflow=big model'" in todo["fix"]
+    assert (todo.rules, todo.findings, todo.state) == ([NEAR.id], [found.finding], "open")
+    assert (todo.recoverable_device_ns, todo.low_ns, todo.high_ns, todo.method) == (None,) * 4
+    assert "tightship offload plan '--workflow=big model'" in todo.fix
 
 
 def test_where_processes_are_not_told_apart_the_whole_device_counts(database: Database) -> None:
     a_run(database, samples=samples(SECONDS, device="GPU-1", util_frac=0.9, memory_used_bytes=FULL))
     [found], _ = judged(database)
-    assert found["rule"] == NEAR.id
+    assert found.rule == NEAR.id
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_a_run_that_died_of_memory_lost_its_start_and_its_end(database: Database
     [found], [todo] = judged(database, **OOM)
     # Steps end between the first second and 59.5 s; the rest of the two minutes is lost for certain.
     lost = 2 * MIN - (59 * S + S // 2 - S)
-    assert (found["rule"], found["trace"]) == (OUT.id, None)
-    assert found["saving"] == {
+    assert (found.rule, found.trace) == (OUT.id, None)
+    assert vars(found.saving) == {
         "value": lost, "low": lost, "high": 2 * MIN, "unit": "ns", "method": "bound", "share_frac": lost / (2 * MIN),
     }  # fmt: skip
-    assert found["evidence"][0]["text"] == f"It ended with {OOM['error']}"
-    assert (todo["rules"], todo["recoverable_device_ns"], todo["high_ns"]) == ([OUT.id], lost, 2 * MIN)
-    assert "tightship offload plan '--workflow=big model'" in todo["fix"]
+    assert found.evidence[0].text == f"It ended with {OOM['error']}"
+    assert (todo.rules, todo.recoverable_device_ns, todo.high_ns) == ([OUT.id], lost, 2 * MIN)
+    assert "tightship offload plan '--workflow=big model'" in todo.fix
 
 
 def test_a_run_that_failed_otherwise_is_clean(database: Database) -> None:
@@ -119,4 +119,4 @@ def test_a_run_that_no_agent_saw_is_found_without_a_saving(database: Database) -
     with database.session() as session:
         ingest.apply_run(session, started(workflow="big model"), now=END)
     [found], [todo] = judged(database, **OOM)
-    assert (found["rule"], found["saving"]["value"], todo["recoverable_device_ns"]) == (OUT.id, None, None)
+    assert (found.rule, found.saving.value, todo.recoverable_device_ns) == (OUT.id, None, None)

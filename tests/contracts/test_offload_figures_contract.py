@@ -29,10 +29,10 @@ FIGURES = {
 def test_what_a_plan_promised_and_what_came_of_it(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
-        assert runs.get_run(session, "a1")["offload"] is None
+        assert runs.get_run(session, "a1").offload is None
         ingest.apply_run(session, ended(end_ns=T0 + 5 * S, offload=FIGURES), now=NOW)
-        used = runs.get_run(session, "a1")["offload"]
-        assert used == {
+        used = runs.get_run(session, "a1").offload
+        assert vars(used) == {
             "plan": {name: value for name, value in FIGURES.items() if name in ("layers", "slots", "resident")}
             | {name: FIGURES[name] for name in ("predicted_step_ns", "predicted_low_ns", "predicted_high_ns")},
             "predicted_ns": 820_000_000,
@@ -46,7 +46,7 @@ def test_a_record_that_comes_again_changes_nothing(database: Database) -> None:
         for step_ns in (1, 2, 3):
             record = ended(end_ns=T0 + 5 * S, offload=FIGURES | {"step_ns": step_ns})
             ingest.apply_run(session, record, now=NOW)
-        assert runs.get_run(session, "a1")["offload"]["measured_ns"] == 1
+        assert runs.get_run(session, "a1").offload.measured_ns == 1
         for model in (Plan, Action, Verification):
             assert session.scalar(select(func.count()).select_from(model)) == 1
 

@@ -40,13 +40,13 @@ def test_the_newest_captures_of_every_workflow(session: Session) -> None:
     first, second = _ask(session, "a1", 1), _ask(session, "a2", 2, stacks=False)
     other = _ask(session, "b1", 3)
     found = captures.newest_captures(session, each=5)
-    assert {name: [one["capture"] for one in listed] for name, listed in found.items()} == {
+    assert {name: [one.capture for one in listed] for name, listed in found.items()} == {
         "bare": [],
         "eval": [other],
         "train": [second, first],
     }
     assert found["train"][0] == captures.get_capture(session, second)
-    assert [one["capture"] for one in captures.newest_captures(session, each=1)["train"]] == [second]
+    assert [one.capture for one in captures.newest_captures(session, each=1)["train"]] == [second]
     with pytest.raises(Invalid):
         captures.newest_captures(session, each=0)
 
@@ -55,8 +55,8 @@ def test_captures_of_a_workflow(session: Session) -> None:
     first, second = _ask(session, "a1", 1), _ask(session, "a2", 2)
     _ask(session, "b1", 3)
     listed = captures.list_captures(session, workflow="train")
-    assert [one["capture"] for one in listed] == [second, first]
-    assert [one["capture"] for one in captures.list_captures(session, workflow="train", run="a1")] == [first]
+    assert [one.capture for one in listed] == [second, first]
+    assert [one.capture for one in captures.list_captures(session, workflow="train", run="a1")] == [first]
     assert captures.list_captures(session, workflow="bare") == []
     assert captures.list_captures(session, workflow="no'such%work\\flow") == []
 
@@ -70,7 +70,7 @@ def test_the_machine_of_a_run(session: Session) -> None:
     allocations = [held(device="GPU-1", end_ns=T0 + S), held(start_ns=T0 + S, device="GPU-1"), held(device="GPU-2")]
     ingest.apply_batch(session, batch(allocations=allocations), now=NOW)
     ingest.apply_batch(session, batch("h2", devices=[spare], allocations=[held(device="GPU-3")]), now=NOW)
-    assert hosts.machine_of(session, "a1") == {
+    assert vars(hosts.machine_of(session, "a1")) == {
         "host": "h1",
         "devices": 2,
         "kind": "gpu",
@@ -87,8 +87,8 @@ def test_what_no_agent_told_is_missing(session: Session) -> None:
     ingest.apply_batch(session, batch(allocations=[held(device="GPU-1")]), now=NOW)
     machine = hosts.machine_of(session, "a1")
     assert machine is not None
-    assert (machine["device_bytes"], machine["host_bytes"], machine["cores"]) == (None, None, None)
+    assert (machine.device_bytes, machine.host_bytes, machine.cores) == (None, None, None)
     ingest.apply_heartbeat(session, beat(time_ns=NOW, info={"cpus": "32", "memory_bytes": -1}), now=NOW)
     machine = hosts.machine_of(session, "a1")
     assert machine is not None
-    assert (machine["host_bytes"], machine["cores"]) == (None, None)
+    assert (machine.host_bytes, machine.cores) == (None, None)

@@ -38,6 +38,7 @@ from tightship_platform.database.models import Finding, Opportunity, Run, RunAcc
 from tightship_platform.errors import Invalid, NotFound
 from tightship_platform.queries import captures, findings, fleet, opportunities, runs, timeline, workflows
 from tightship_platform.queries.allocations import union
+from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket
 
@@ -84,20 +85,20 @@ def test_runs_have_the_keys_that_other_programs_rely_on(session: Session) -> Non
         "account",
     ]
     (listed,) = runs.list_runs(session)
-    assert set(promised) <= set(listed)
+    assert set(promised) <= set(vars(listed))
     detailed = runs.get_run(session, "a1")
-    assert {*promised, "host", "user", "command", "labels", "reason", "simulated", "ranks"} <= set(detailed)
-    assert detailed["account"] is None
+    assert {*promised, "host", "user", "command", "labels", "reason", "simulated", "ranks"} <= set(vars(detailed))
+    assert detailed.account is None
 
 
 def test_runs_are_listed_newest_first_and_filtered(session: Session) -> None:
     for number in range(5):
         _run(session, f"r{number}", f"w{number % 2}", start_ns=T0 + number * S, end_ns=T0 + 9 * S, exit_code=number % 2)
     ingest.apply_run(session, started("live", "w0", start_ns=T0 + 9 * S), now=NOW)
-    assert [run["run"] for run in runs.list_runs(session)] == ["live", "r4", "r3", "r2", "r1", "r0"]
-    assert [run["run"] for run in runs.list_runs(session, limit=2)] == ["live", "r4"]
-    assert [run["run"] for run in runs.list_runs(session, workflow="w1")] == ["r3", "r1"]
-    assert [run["run"] for run in runs.list_runs(session, workflow="w0", state="finished")] == ["r4", "r2", "r0"]
+    assert [run.run for run in runs.list_runs(session)] == ["live", "r4", "r3", "r2", "r1", "r0"]
+    assert [run.run for run in runs.list_runs(session, limit=2)] == ["live", "r4"]
+    assert [run.run for run in runs.list_runs(session, workflow="w1")] == ["r3", "r1"]
+    assert [run.run for run in runs.list_runs(session, workflow="w0", state="finished")] == ["r4", "r2", "r0"]
     assert runs.list_runs(session, workflow="nope") == []
 
 
@@ -110,16 +111,16 @@ def test_filters_that_cannot_be_are_refused(session: Session, more: dict[str, An
 def test_an_account_and_the_device_time_belong_together(session: Session) -> None:
     run = _run(session, start_ns=T0)
     ingest.apply_batch(session, batch(devices=[CPU], allocations=[held(end_ns=T0 + 9 * S)]), now=NOW)
-    assert runs.get_run(session, "a1")["device_ns"] == 9 * S
+    assert runs.get_run(session, "a1").device_ns == 9 * S
     _account(session, run, productive=4 * S, input=5 * S)
     found = runs.get_run(session, "a1")
-    assert found["account"] == {**dict.fromkeys(map(str, Bucket), 0), "productive": 4 * S, "input": 5 * S}
-    assert sum(found["account"].values()) == found["device_ns"] == 9 * S
+    assert found.account == {**dict.fromkeys(map(str, Bucket), 0), "productive": 4 * S, "input": 5 * S}
+    assert sum(found.account.values()) == found.device_ns == 9 * S
     # A live run has gone on since its account was made.
     ingest.apply_run(session, started("b2"), now=NOW)
     ingest.apply_heartbeat(session, beat(live("b2"), time_ns=NOW), now=NOW)
     _account(session, runs.find_run(session, "b2"), NOW - 30 * S, productive=30 * S)
-    assert runs.get_run(session, "b2")["device_ns"] == 30 * S
+    assert runs.get_run(session, "b2").device_ns == 30 * S
 
 
 def test_unknown_keys_are_not_found_with_a_hint(session: Session) -> None:
@@ -148,12 +149,12 @@ def test_captures_are_listed_newest_first(session: Session) -> None:
     for key in ("a1", "b2"):
         ingest.apply_run(session, started(key), now=NOW)
     asked = [capture_flow.request(session, ask(key), now=NOW + i).key for i, key in enumerate(("a1", "b2", "a1"))]
-    assert [capture["capture"] for capture in captures.list_captures(session)] == asked[::-1]
-    assert [capture["capture"] for capture in captures.list_captures(session, run="a1")] == [asked[2], asked[0]]
+    assert [capture.capture for capture in captures.list_captures(session)] == asked[::-1]
+    assert [capture.capture for capture in captures.list_captures(session, run="a1")] == [asked[2], asked[0]]
     first = captures.get_capture(session, asked[0])
     promised = "capture run workflow state reason requested_ns requested_by stages expected params ranks latency_s"
-    assert set(promised.split()) <= set(first)
-    assert (first["latency_s"], first["ranks"], first["stages"]) == (None, [], {"requested": NOW})
+    assert set(promised.split()) <= set(vars(first))
+    assert (first.latency_s, first.ranks, first.stages) == (None, [], {"requested": NOW})
 
 
 def _finding(run: Run, rule: str, share: float | None, trace: Trace | None = None) -> Finding:
@@ -183,11 +184,11 @@ def test_findings_are_listed_by_share(session: Session) -> None:
     )
     session.add(_finding(second, "other", 0.2))
     session.flush()
-    assert [f["rule"] for f in findings.list_findings(session)] == ["large", "other", "small", "none"]
-    assert [f["rule"] for f in findings.list_findings(session, run="a1")] == ["large", "small", "none"]
-    assert [f["rule"] for f in findings.list_findings(session, workflow="other")] == ["other"]
-    found = findings.get_finding(session, findings.list_findings(session)[0]["finding"])
-    assert found["saving"] == {
+    assert [f.rule for f in findings.list_findings(session)] == ["large", "other", "small", "none"]
+    assert [f.rule for f in findings.list_findings(session, run="a1")] == ["large", "small", "none"]
+    assert [f.rule for f in findings.list_findings(session, workflow="other")] == ["other"]
+    found = findings.get_finding(session, findings.list_findings(session)[0].finding)
+    assert vars(found.saving) == {
         "value": 5,
         "unit": "ns/step",
         "low": 4,
@@ -195,10 +196,10 @@ def test_findings_are_listed_by_share(session: Session) -> None:
         "method": "simulated",
         "share_frac": 0.4,
     }
-    assert (found["run"], found["workflow"], found["trace"], found["rank"]) == ("a1", "train", trace.id, 3)
-    assert (found["where"], found["fix"]) == ("train.py:12", "num_workers=8")
-    assert found["evidence"] == [{"kind": "fact", "text": "x", "value": 1.5, "unit": "ms"}]
-    assert findings.list_findings(session)[-1]["rank"] is None
+    assert (found.run, found.workflow, found.trace, found.rank) == ("a1", "train", trace.id, 3)
+    assert (found.where, found.fix) == ("train.py:12", "num_workers=8")
+    assert [vars(entry) for entry in found.evidence] == [{"kind": "fact", "text": "x", "value": 1.5, "unit": "ms"}]
+    assert findings.list_findings(session)[-1].rank is None
 
 
 def test_opportunities_keep_their_order(session: Session) -> None:
@@ -224,13 +225,13 @@ def test_opportunities_keep_their_order(session: Session) -> None:
         )
     session.flush()
     found = opportunities.list_opportunities(session)
-    assert [one["position"] for one in found] == [1, 2]
+    assert [one.position for one in found] == [1, 2]
     promised = (
         "position workflow rules recoverable_device_ns low_ns high_ns method fix team title state findings device_ns"
     )
-    assert set(promised.split()) <= set(found[0])
-    assert (found[0]["recoverable_device_ns"], found[0]["team"], found[0]["rules"]) == (10, "vision", ["r1"])
-    assert opportunities.get_opportunity(session, found[0]["opportunity"]) == found[0]
+    assert set(promised.split()) <= set(vars(found[0]))
+    assert (found[0].recoverable_device_ns, found[0].team, found[0].rules) == (10, "vision", ["r1"])
+    assert opportunities.get_opportunity(session, found[0].opportunity) == found[0]
 
 
 def test_workflows_count_their_runs(session: Session) -> None:
@@ -239,12 +240,12 @@ def test_workflows_count_their_runs(session: Session) -> None:
     ingest.apply_run(session, started("b1", "two", start_ns=T0 + 2 * S), now=NOW)
     capture_flow.set_schedule(session, "two", 10 * MIN)
     listed = workflows.list_workflows(session)
-    assert [(w["workflow"], w["runs"], w["live"], w["last_start_ns"]) for w in listed] == [
+    assert [(w.workflow, w.runs, w.live, w.last_start_ns) for w in listed] == [
         ("two", 1, 1, T0 + 2 * S),
         ("one", 2, 0, T0 + S),
     ]
-    assert listed[0]["schedule"]["every_ns"] == 10 * MIN
-    assert workflows.get_workflow(session, "one")["schedule"] is None
+    assert listed[0].schedule.every_ns == 10 * MIN
+    assert workflows.get_workflow(session, "one").schedule is None
 
 
 # ---- the fleet -------------------------------------------------------------------------------------------------------
@@ -264,31 +265,31 @@ def test_the_fleet_sums_exactly(session: Session) -> None:
         parts = {bucket.value: noise.randrange(10**13) for bucket in list(Bucket)[: 1 + number % 5]}
         _account(session, runs.find_run(session, f"r{number}"), **parts)
     whole = fleet.fleet_account(session, since_ns=T0, until_ns=T0 + 3 * HOUR)
-    assert whole["runs"] == 12
-    assert whole["device_ns"] == sum(run["device_ns"] for run in runs.list_runs(session))
+    assert whole.runs == 12
+    assert whole.device_ns == sum(run.device_ns for run in runs.list_runs(session))
     _check_sums(whole)
     # Periods that meet add up to the whole, wherever they are cut.
     for cut in (T0 + 1, T0 + 17 * MIN + 3, T0 + HOUR, T0 + 2 * HOUR):
         before = fleet.fleet_account(session, since_ns=T0, until_ns=cut)
         after = fleet.fleet_account(session, since_ns=cut, until_ns=T0 + 3 * HOUR)
-        for bucket, ns in whole["buckets"].items():
-            assert before["buckets"][bucket] + after["buckets"][bucket] == ns
+        for bucket, ns in whole.buckets.items():
+            assert before.buckets[bucket] + after.buckets[bucket] == ns
         _check_sums(before)
         _check_sums(after)
 
 
-def _check_sums(account: dict[str, Any]) -> None:
+def _check_sums(account: FleetAccount) -> None:
     for parts in (
-        account["by_team"].values(),
-        account["by_workflow"].values(),
-        [s["buckets"] for s in account["over_time"]],
+        account.by_team.values(),
+        account.by_workflow.values(),
+        [s.buckets for s in account.over_time],
     ):
-        for bucket, ns in account["buckets"].items():
+        for bucket, ns in account.buckets.items():
             assert sum(part[bucket] for part in parts) == ns
-    assert sum(account["buckets"].values()) == account["device_ns"]
-    assert set(account["buckets"]) == set(map(str, Bucket))
-    assert len(account["over_time"]) <= fleet.SLICES + 1
-    sizes = [sum(part.values()) for part in account["by_workflow"].values()]
+    assert sum(account.buckets.values()) == account.device_ns
+    assert set(account.buckets) == set(map(str, Bucket))
+    assert len(account.over_time) <= fleet.SLICES + 1
+    sizes = [sum(part.values()) for part in account.by_workflow.values()]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -297,13 +298,13 @@ def test_the_fleet_says_what_it_lacks_and_what_is_simulated(session: Session) ->
     _run(session, "b2")
     _account(session, run, productive=5)
     account = fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN)
-    assert (account["runs"], account["unaccounted_runs"], account["simulated"]) == (1, 1, False)
-    assert account["by_team"] == {fleet.NO_TEAM: account["buckets"]}
+    assert (account.runs, account.unaccounted_runs, account.simulated) == (1, 1, False)
+    assert account.by_team == {fleet.NO_TEAM: account.buckets}
     run.simulated = True
     session.flush()
-    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN)["simulated"] is True
+    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN).simulated is True
     nothing = fleet.fleet_account(session, since_ns=T0 - HOUR, until_ns=T0)
-    assert (nothing["device_ns"], nothing["runs"], nothing["over_time"]) == (0, 0, [])
+    assert (nothing.device_ns, nothing.runs, nothing.over_time) == (0, 0, [])
     with pytest.raises(Invalid, match="since_ns before until_ns"):
         fleet.fleet_account(session, since_ns=T0, until_ns=T0)
 
@@ -311,8 +312,8 @@ def test_the_fleet_says_what_it_lacks_and_what_is_simulated(session: Session) ->
 def test_a_run_of_no_length_keeps_its_device_time(session: Session) -> None:
     _account(session, _run(session, start_ns=T0, end_ns=T0), unexplained=3)
     account = fleet.fleet_account(session, since_ns=T0, until_ns=T0 + S)
-    assert account["buckets"]["unexplained"] == account["device_ns"] == 3
-    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0)["device_ns"] == 0
+    assert account.buckets["unexplained"] == account.device_ns == 3
+    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0).device_ns == 0
 
 
 # ---- one run over time -----------------------------------------------------------------------------------------------
@@ -337,18 +338,18 @@ def _timed(session: Session, seconds: int, *, now: int) -> None:
 def test_a_timeline_is_thinned_in_the_database(session: Session) -> None:
     _timed(session, 100, now=NOW)
     found = timeline.run_timeline(session, "a1", points=10)
-    assert (found["start_ns"], found["end_ns"], found["width_ns"]) == (T0, T0 + 100 * S, 10 * S)
-    (device,) = found["devices"]
-    assert (device["host"], device["uuid"], device["kind"], device["name"]) == ("h1", "cpu", "cpu", "Test processor")
-    assert device["time_ns"] == [T0 + i * 10 * S for i in range(10)]
-    assert device["util_frac"] == [0.25] * 10
-    assert device["memory_used_bytes"] == [100] * 10
-    assert device["power_w"] == [None] * 10
-    assert found["run_samples"][0]["cpu_cores"] == [1.5] * 10
-    assert found["steps"] == [{"rank": 0, "time_ns": device["time_ns"], "steps_per_s": [4.0] * 10}]
+    assert (found.start_ns, found.end_ns, found.width_ns) == (T0, T0 + 100 * S, 10 * S)
+    (device,) = found.devices
+    assert (device.host, device.uuid, device.kind, device.name) == ("h1", "cpu", "cpu", "Test processor")
+    assert device.time_ns == [T0 + i * 10 * S for i in range(10)]
+    assert device.util_frac == [0.25] * 10
+    assert device.memory_used_bytes == [100] * 10
+    assert device.power_w == [None] * 10
+    assert found.run_samples[0].cpu_cores == [1.5] * 10
+    assert [vars(rank) for rank in found.steps] == [{"rank": 0, "time_ns": device.time_ns, "steps_per_s": [4.0] * 10}]
     every = timeline.run_timeline(session, "a1", points=5000)
-    assert len(every["devices"][0]["time_ns"]) == 100
-    assert every["devices"][0]["util_frac"][:4] == [0.0, 0.5, 0.0, 0.5]
+    assert len(every.devices[0].time_ns) == 100
+    assert every.devices[0].util_frac[:4] == [0.0, 0.5, 0.0, 0.5]
 
 
 def test_a_stall_shows_as_no_steps(session: Session) -> None:
@@ -356,8 +357,8 @@ def test_a_stall_shows_as_no_steps(session: Session) -> None:
     told = steps([T0 + 2 * S, T0 + 3 * S, *range(T0 + 40 * S, T0 + 60 * S, S)])
     told += steps([T0 + 20 * S], each=10, width_ns=10 * S)
     ingest.apply_batch(session, batch(steps=told), now=NOW)
-    (rank,) = timeline.run_timeline(session, "a1", points=30)["steps"]
-    rates = dict(zip(((t - T0) // S for t in rank["time_ns"]), rank["steps_per_s"], strict=True))
+    (rank,) = timeline.run_timeline(session, "a1", points=30).steps
+    rates = dict(zip(((t - T0) // S for t in rank.time_ns), rank.steps_per_s, strict=True))
     assert rates[2] == 2.0
     assert rates[4] == rates[10] == rates[18] == 0.0
     assert rates[20] == rates[28] == 1.0
@@ -369,8 +370,8 @@ def test_a_stall_shows_as_no_steps(session: Session) -> None:
 def test_buckets_that_straddle_slices_show_a_steady_rate(session: Session) -> None:
     ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + 100 * S), now=NOW)
     ingest.apply_batch(session, batch(steps=steps(range(T0, T0 + 100 * S, 10 * S), each=40, width_ns=10 * S)), now=NOW)
-    (rank,) = timeline.run_timeline(session, "a1", points=14)["steps"]
-    assert rank["steps_per_s"] == [4.0] * len(rank["time_ns"])
+    (rank,) = timeline.run_timeline(session, "a1", points=14).steps
+    assert rank.steps_per_s == [4.0] * len(rank.time_ns)
 
 
 def test_records_after_the_end_extend_the_time_shown(session: Session) -> None:
@@ -447,17 +448,17 @@ def test_long_runs_are_read_from_their_rollups(session: Session) -> None:
     )
     ingest.apply_heartbeat(session, beat(live(), time_ns=T0 + 2 * HOUR), now=T0 + 2 * HOUR)
     rollups.roll_up(session, now=T0 + 2 * HOUR)
-    (device,) = timeline.run_timeline(session, "a1", points=60)["devices"]
-    assert device["util_frac"] == [0.5] * len(device["time_ns"])
-    assert 59 <= len(device["time_ns"]) <= 62
-    (device,) = timeline.run_timeline(session, "a1", points=2)["devices"]
-    assert len(device["time_ns"]) in (2, 3)
+    (device,) = timeline.run_timeline(session, "a1", points=60).devices
+    assert device.util_frac == [0.5] * len(device.time_ns)
+    assert 59 <= len(device.time_ns) <= 62
+    (device,) = timeline.run_timeline(session, "a1", points=2).devices
+    assert len(device.time_ns) in (2, 3)
 
 
 def test_captures_stand_in_the_timeline(session: Session) -> None:
     ingest.apply_run(session, started(), now=NOW)
     key = capture_flow.request(session, ask("a1"), now=NOW).key
-    assert timeline.run_timeline(session, "a1")["captures"] == [
+    assert [vars(span) for span in timeline.run_timeline(session, "a1").captures] == [
         {"capture": key, "state": "requested", "requested_ns": NOW, "start_ns": None, "end_ns": None}
     ]
 
@@ -474,8 +475,8 @@ def test_two_devices_have_two_series(session: Session) -> None:
     both = [*samples([T0], "cpu", util_frac=0.1), *samples([T0 + S], "GPU-1", util_frac=0.9)]
     ingest.apply_batch(session, batch(devices=[CPU, GPU], allocations=records, samples=both), now=NOW)
     found = timeline.run_timeline(session, "a1")
-    assert [(d["uuid"], d["util_frac"]) for d in found["devices"]] == [("GPU-1", [0.9]), ("cpu", [0.1])]
-    assert [d["device"] for d in found["run_samples"]] == ["GPU-1", "cpu"]
+    assert [(d.uuid, d.util_frac) for d in found.devices] == [("GPU-1", [0.9]), ("cpu", [0.1])]
+    assert [d.device for d in found.run_samples] == ["GPU-1", "cpu"]
 
 
 # ---- intervals -------------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def test_what_comes_too_late_spoils_neither_rollup_nor_account(database: Databas
             steps=steps(spool, "r0"),
         )
         answer = ingest.apply_batch(session, parts, now=later)
-        assert (answer["rows"], answer["too_old"]) == (8, 4)
+        assert (answer.rows, answer.too_old) == (8, 4)
     with database.session() as session:
         assert _counts(session, FIRST) == NONE
         assert _counts(session, FIRST + 2 * DAY_NS) == [181] * 4  # of that day everything is taken
@@ -211,19 +211,19 @@ def test_the_timeline_of_an_old_run_is_made_of_its_rollups(database: Database) -
         _a_day(session, "r0", FIRST)
         _account(session, "r0")
         before = run_timeline(session, "r0")
-    assert before["width_ns"] < MIN
+    assert before.width_ns < MIN
     remove_samples(database, keep_days=KEEP, now=FIRST + 40 * DAY_NS)
     with database.session() as session:
         after = run_timeline(session, "r0")
-        (device,) = after["devices"]
-        assert device["util_frac"] == before["devices"][0]["util_frac"] == [0.5] * 180
-        assert after["steps"] == []
+        (device,) = after.devices
+        assert device.util_frac == before.devices[0].util_frac == [0.5] * 180
+        assert after.steps == []
     assert remove_minutes(database, keep_days=400, now=FIRST + 400 * DAY_NS + 4 * HOUR) == 0
     assert remove_minutes(database, keep_days=400, now=FIRST + 400 * DAY_NS + 4 * HOUR + 1) == 1
     with database.session() as session:
         assert _minutes(session, "r0") == []
-        (device,) = run_timeline(session, "r0")["devices"]
-        assert device["util_frac"] == [0.5] * 3
+        (device,) = run_timeline(session, "r0").devices
+        assert device.util_frac == [0.5] * 3
 
 
 def test_a_removal_that_was_killed_is_finished(database: Database) -> None:
@@ -308,10 +308,10 @@ def test_old_traces_lose_their_files_and_keep_what_was_found(database: Database)
         assert files.give_up_old(session, keep_days=90, now=end + 1) == 1
         assert files.give_up_old(session, keep_days=90, now=end + 2) == 0
     with database.session() as session:
-        (rank,) = captures.get_capture(session, old)["ranks"]
-        assert (rank["url"], rank["bytes"]) == (None, 10)
+        (rank,) = captures.get_capture(session, old).ranks
+        assert (rank.url, rank.bytes) == (None, 10)
         assert session.scalars(select(Trace.summary)).all() == [{"steps": 7}]
-        assert captures.get_capture(session, unfinished)["state"] == "leased"
+        assert captures.get_capture(session, unfinished).state == "leased"
 
 
 def test_traces_of_a_capture_under_way_are_not_old(database: Database) -> None:

@@ -44,7 +44,7 @@ def uploaded(session: Session, now: int = NOW) -> str:
 
 def state_of(session: Session, key: str) -> tuple[str, str | None]:
     capture = captures.get_capture(session, key)
-    return capture["state"], capture["reason"]
+    return capture.state, capture.reason
 
 
 def all_at_once(work: list[Callable[[], object]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
@@ -11,39 +10,41 @@ from dash import html
 from tightship_dashboard.figures.elements import Node, attrs, missing, time_of
 from tightship_dashboard.figures.palette import CAPTURE_STAGES
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.capture import Capture, CapturedRank
 from tightship_platform.units import format_bytes, plural, unbroken
 from tightship_platform.vocabulary import CaptureState
+from tightship_platform.wire import CaptureParams
 
 
-def under_way(captures: list[dict[str, Any]]) -> bool:
+def under_way(captures: list[Capture]) -> bool:
     """Whether something will still happen to one of them."""
     return any(not _state(c).is_final for c in captures)
 
 
-def listing(captures: list[dict[str, Any]], zone: ZoneInfo) -> Node:
+def listing(captures: list[Capture], zone: ZoneInfo) -> Node:
     """All captures of a run, the newest first."""
-    newest = sorted(captures, key=lambda c: -c["requested_ns"])
+    newest = sorted(captures, key=lambda c: -c.requested_ns)
     return html.Ol([_one(capture, zone) for capture in newest], className="captures")
 
 
-def _state(capture: dict[str, Any]) -> CaptureState:
+def _state(capture: Capture) -> CaptureState:
     try:
-        return CaptureState(capture["state"])
+        return CaptureState(capture.state)
     except ValueError:  # a state that a newer server made: show its word, promise nothing
         return CaptureState.REQUESTED
 
 
-def _one(capture: dict[str, Any], zone: ZoneInfo) -> Node:
+def _one(capture: Capture, zone: ZoneInfo) -> Node:
     state = _state(capture)
     return html.Li(
         [
             html.Div(
                 [
-                    html.Strong(fmt.name(capture["state"]), className=f"capture-state {state}"),
-                    html.Span([time_of(capture["requested_ns"], zone), f" by {fmt.name(capture['requested_by'])}"]),
-                    html.Span(_asked(capture.get("params") or {})),
+                    html.Strong(fmt.name(capture.state), className=f"capture-state {state}"),
+                    html.Span([time_of(capture.requested_ns, zone), f" by {fmt.name(capture.requested_by)}"]),
+                    html.Span(_asked(capture.params)),
                     html.Span(_took(capture)),
-                    html.Code(fmt.name(capture["capture"]), className="quiet"),
+                    html.Code(fmt.name(capture.capture), className="quiet"),
                 ],
                 className="capture-head",
             ),
@@ -51,15 +52,15 @@ def _one(capture: dict[str, Any], zone: ZoneInfo) -> Node:
             *_reason(capture, state),
             *_traces(capture),
         ],
-        id=f"capture-{capture['capture']}",
+        id=f"capture-{capture.capture}",
         className="capture",
-        **attrs(data_state=fmt.name(capture["state"])),
+        **attrs(data_state=fmt.name(capture.state)),
     )
 
 
-def _stages(capture: dict[str, Any], state: CaptureState) -> Node:
-    entered: dict[str, int] = capture.get("stages") or {}
-    begun = capture["requested_ns"]
+def _stages(capture: Capture, state: CaptureState) -> Node:
+    entered = capture.stages
+    begun = capture.requested_ns
     reached = max((s.rank for s in CAPTURE_STAGES if s in entered), default=0)
     items = []
     for stage in CAPTURE_STAGES:
@@ -74,7 +75,8 @@ def _stages(capture: dict[str, Any], state: CaptureState) -> Node:
             when: Node = " "
         else:
             when = html.Small("0 s" if at == begun else f"+{fmt.duration(max(0, at - begun))}", title=fmt.iso(at))
-        items.append(html.Li([html.Span(stage.value), when], className=kind, **_current(kind)))
+        current = attrs(aria_current="step") if kind == "now" else {}
+        items.append(html.Li([html.Span(stage.value), when], className=kind, **current))
     if state in (CaptureState.FAILED, CaptureState.EXPIRED):
         at = entered.get(state)
         when = html.Small(f"+{fmt.duration(max(0, at - begun))}", title=fmt.iso(at)) if at else " "
@@ -82,56 +84,52 @@ def _stages(capture: dict[str, Any], state: CaptureState) -> Node:
     return html.Ol(items, className="stages")
 
 
-def _current(kind: str) -> dict[str, Any]:
-    return attrs(aria_current="step") if kind == "now" else {}
-
-
-def _asked(params: dict[str, Any]) -> str:
-    if params.get("iterations"):
-        asked = plural(params["iterations"], "iteration")
-    elif params.get("duration_ns"):
-        asked = fmt.duration(params["duration_ns"])
+def _asked(params: CaptureParams) -> str:
+    if params.iterations:
+        asked = plural(params.iterations, "iteration")
+    elif params.duration_ns:
+        asked = fmt.duration(params.duration_ns)
     else:
         asked = "length not recorded"
-    kept = [word for key, word in (("stacks", "stacks"), ("shapes", "shapes"), ("memory", "memory")) if params.get(key)]
+    kept = [word for word in ("stacks", "shapes", "memory") if getattr(params, word)]
     return f"{asked} with {', '.join(kept)}" if kept else asked
 
 
-def _took(capture: dict[str, Any]) -> Node:
-    seconds = capture.get("latency_s")
+def _took(capture: Capture) -> Node:
+    seconds = capture.latency_s
     if seconds is None:
         return missing("Not all traces have arrived.")
     return unbroken(f"all traces after {seconds:.1f} s")
 
 
-def _reason(capture: dict[str, Any], state: CaptureState) -> list[Node]:
-    if not capture.get("reason"):
+def _reason(capture: Capture, state: CaptureState) -> list[Node]:
+    if not capture.reason:
         return []
     kind = "error" if state in (CaptureState.FAILED, CaptureState.EXPIRED) else "status"
-    return [html.P(unbroken(fmt.name(capture["reason"], limit=400)), className=f"notice {kind}")]
+    return [html.P(unbroken(fmt.name(capture.reason, limit=400)), className=f"notice {kind}")]
 
 
-def _traces(capture: dict[str, Any]) -> list[Node]:
-    ranks = capture.get("ranks") or []
+def _traces(capture: Capture) -> list[Node]:
+    ranks = capture.ranks
     if not ranks:
         return []
     items = []
     for rank in ranks:
-        text = unbroken(f"rank {rank['rank']}, {format_bytes(rank.get('bytes'))}")
-        why = f"Download the trace of process {rank.get('pid')}; sha256 {rank.get('sha256')}"
-        if rank.get("url") is None:
+        text = unbroken(f"rank {rank.rank}, {format_bytes(rank.bytes)}")
+        why = f"Download the trace of process {rank.pid}; sha256 {rank.sha256}"
+        if rank.url is None:
             items.append(
                 html.Li(f"{text}; its file was removed", title=why.removeprefix("Download the "), className="quiet")
             )
             continue
         items.append(html.Li(html.A(text, href=trace_href(rank), title=why, download="")))
-    expected = len(capture.get("expected") or [])
+    expected = len(capture.expected)
     if expected > len(ranks):
         items.append(html.Li(f"{expected - len(ranks)} to come", className="quiet"))
     return [html.Ul(items, className="traces")]
 
 
-def trace_href(rank: dict[str, Any]) -> str:
+def trace_href(rank: CapturedRank) -> str:
     """Where the API serves a trace; only its own addresses are followed."""
-    url = str(rank.get("url") or "")
+    url = rank.url or ""
     return quote(url, safe="/?=&%") if url.startswith("/api/") else "#captures"

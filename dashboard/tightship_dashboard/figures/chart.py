@@ -15,11 +15,13 @@ from dash import dcc, html
 from tightship_dashboard.figures.elements import Node, attrs
 from tightship_dashboard.sentences import formatting as fmt
 
+Spec = dict[str, Any]
+"""A part of a figure as Plotly's JSON has it."""
 FONT = '"Helvetica Neue", Helvetica, Arial, "Liberation Sans", system-ui, sans-serif'
 """The stack of assets/tightship.css; Plotly measures text before the style sheet can reach it."""
 HAIRLINE = "rgba(128,128,128,0.28)"
 
-AXIS: dict[str, Any] = {
+AXIS: Spec = {
     "showgrid": True,
     "gridcolor": HAIRLINE,
     "zeroline": False,
@@ -31,9 +33,9 @@ AXIS: dict[str, Any] = {
 }
 
 
-def layout(*, height: int, **more: Any) -> dict[str, Any]:
+def layout(*, height: int, **more: Any) -> Spec:
     """The layout of a chart `height` pixels high; `more` is laid over it."""
-    base: dict[str, Any] = {
+    base: Spec = {
         "height": height,
         "autosize": True,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
@@ -50,7 +52,7 @@ def layout(*, height: int, **more: Any) -> dict[str, Any]:
     return base | more
 
 
-def draw(figure: dict[str, Any], *, graph_id: str | dict[str, str], title: str) -> Node:
+def draw(figure: Spec, *, graph_id: str | dict[str, str], title: str) -> Node:
     """The figure on the page; `title` is what a screen reader says."""
     graph = dcc.Graph(
         id=graph_id,

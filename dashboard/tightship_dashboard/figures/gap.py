@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tightship_analyzers.report import gap_lanes
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import LANE_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.evidence import Gap, GapSpan
 from tightship_platform.units import NS_PER_MS, plural
 
 ROW = 24
@@ -17,13 +16,13 @@ INK = "#14161a"
 """Text on the colours of the lanes, in both themes (contrast above 5:1)."""
 
 
-def figure(gap: dict[str, Any]) -> dict[str, Any]:
+def figure(gap: Gap) -> chart.Spec:
     """Three lanes over milliseconds since the gap began, with the gap shaded and its cause named."""
-    zero = gap["start_ns"]
-    length = gap["end_ns"] - zero
+    zero = gap.start_ns
+    length = gap.end_ns - zero
     least = round(gap_lanes.LEAST_FRAC * length)
-    data: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
+    data: list[chart.Spec] = []
+    notes: list[chart.Spec] = []
     top = 0.0
     for lane in gap_lanes.lanes(gap):
         left_out = f" ({plural(lane.left_out, 'outer one')} left out)" if lane.left_out else ""
@@ -73,20 +72,20 @@ def figure(gap: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def said_of(gap: dict[str, Any]) -> str:
+def said_of(gap: Gap) -> str:
     """How long the stretch is and what its cause is, in words."""
-    return gap_lanes.said_of(gap, fmt.duration(gap["end_ns"] - gap["start_ns"]))
+    return gap_lanes.said_of(gap, fmt.duration(gap.end_ns - gap.start_ns))
 
 
-def _bars(spans: list[dict[str, Any]], zero: int, top: float, colour: str, least: int) -> dict[str, Any]:
-    names = [chart.said(span["name"]) for span in spans]
-    lengths = [span["end_ns"] - span["start_ns"] for span in spans]
+def _bars(spans: list[GapSpan], zero: int, top: float, colour: str, least: int) -> chart.Spec:
+    names = [chart.said(span.name) for span in spans]
+    lengths = [span.end_ns - span.start_ns for span in spans]
     return {
         "type": "bar",
         "orientation": "h",
-        "base": [(span["start_ns"] - zero) / NS_PER_MS for span in spans],
+        "base": [(span.start_ns - zero) / NS_PER_MS for span in spans],
         "x": [max(length, least) / NS_PER_MS for length in lengths],
-        "y": [top + span.get("depth", 0) + 0.5 for span in spans],
+        "y": [top + span.depth + 0.5 for span in spans],
         "width": 0.86,
         "text": names,
         "textposition": "inside",
@@ -94,7 +93,7 @@ def _bars(spans: list[dict[str, Any]], zero: int, top: float, colour: str, least
         "textangle": 0,
         "textfont": {"color": INK, "size": 11},
         "customdata": [
-            [name, fmt.duration(length), fmt.duration(span["start_ns"] - zero)]
+            [name, fmt.duration(length), fmt.duration(span.start_ns - zero)]
             for name, length, span in zip(names, lengths, spans, strict=True)
         ],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]} long, begins at %{customdata[2]}<extra></extra>",
@@ -104,12 +103,12 @@ def _bars(spans: list[dict[str, Any]], zero: int, top: float, colour: str, least
     }
 
 
-def _window(gap: dict[str, Any]) -> list[float]:
+def _window(gap: Gap) -> list[float]:
     """From the first to the last span shown, in ms since the gap began."""
-    return [(time_ns - gap["start_ns"]) / NS_PER_MS for time_ns in gap_lanes.window_ns(gap)]
+    return [(time_ns - gap.start_ns) / NS_PER_MS for time_ns in gap_lanes.window_ns(gap)]
 
 
-def _label(text: str, y: float) -> dict[str, Any]:
+def _label(text: str, y: float) -> chart.Spec:
     return {
         "x": 0,
         "xref": "paper",

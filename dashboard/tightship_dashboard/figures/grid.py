@@ -7,7 +7,7 @@ where it leads, `x_why` why it is missing. assets/grids.js draws them; text neve
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import dash_ag_grid as dag
@@ -20,6 +20,11 @@ HEAD_PX = 38
 VIRTUAL_FROM = 30
 """From this many rows on, the table scrolls within itself and keeps only visible rows in the page."""
 
+Cell = str | int | float | None
+Row = dict[str, Cell]
+"""See above."""
+Column = dict[str, Any]
+"""A column as AG Grid's JSON has it."""
 Kind = Literal["text", "number", "amount", "link", "state"]
 """An `amount` is a number whose text also names things; it is aligned as text."""
 
@@ -65,11 +70,11 @@ def column(
     wide: bool = False,
     exported: str = "",
     **more: Any,
-) -> dict[str, Any]:
+) -> Column:
     """One column. `unit` names what the plain value counts, for sorting, filters and the exported file;
     `wide` ones are left out on a narrow screen; `exported` names what the file gets instead of the plain value, such as
     `why` for `x_why`."""
-    definition: dict[str, Any] = {
+    definition: Column = {
         "field": field,
         "headerName": head,
         "headerTooltip": why or (f"Filters and export in {unit}" if unit else head),
@@ -91,8 +96,8 @@ def column(
 
 def table(
     grid_id: str,
-    columns: Sequence[dict[str, Any]],
-    rows: Sequence[dict[str, Any]],
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Cell]],
     *,
     label: str,
     wrap: bool = False,
@@ -100,7 +105,7 @@ def table(
 ) -> Node:
     """The table. `wrap` lets rows grow with their text; `fill` gives it the rest of the window's height."""
     virtual = fill or len(rows) > VIRTUAL_FROM
-    options: dict[str, Any] = {
+    options = {
         "theme": {"function": THEME},
         "rowHeight": ROW_PX,
         "headerHeight": HEAD_PX,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import CAPTURE_MARK, SERIES
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.timeline import CaptureSpan, DeviceSeries, RunSeries, Timeline
 
 GIB = 1024**3
 ROW_PX = 120
@@ -19,18 +21,18 @@ FEW = 3
 """Up to this many lines of a kind have a colour each."""
 
 
-def is_empty(timeline: dict[str, Any]) -> bool:
+def is_empty(timeline: Timeline) -> bool:
     """Whether no metric of the run has a single value."""
     return not any(row.series for row in _rows(timeline))
 
 
-def figure(timeline: dict[str, Any], zone: ZoneInfo) -> dict[str, Any]:
+def figure(timeline: Timeline, zone: ZoneInfo) -> chart.Spec:
     """A row for each kind of metric that was recorded; a row without any value is left out."""
     rows = [row for row in _rows(timeline) if row.series]
     height = MARKS_PX + ROW_PX * max(1, len(rows)) + 34
-    data: list[dict[str, Any]] = []
-    axes: dict[str, Any] = {}
-    notes: list[dict[str, Any]] = []
+    data: list[chart.Spec] = []
+    axes: chart.Spec = {}
+    notes: list[chart.Spec] = []
     span = (1 - MARKS_PX / height) / max(1, len(rows))
     head = TITLE_PX / ROW_PX
     for index, row in enumerate(rows):
@@ -59,9 +61,8 @@ def figure(timeline: dict[str, Any], zone: ZoneInfo) -> dict[str, Any]:
             # Of many lines the band that they make is what can be read; which one is which shows on hover.
             colour = SERIES[number % len(SERIES)] if len(row.series) <= FEW else SERIES[0]
             data.append(_line(row, line, axis, colour, zone))
-    shapes = _captures(timeline.get("captures") or [], data, axes, zone, height)
-    start, end = timeline["start_ns"], timeline.get("end_ns")
-    when = [_x(start, zone), _x(end, zone)] if end else None
+    shapes = _captures(timeline.captures, data, axes, zone, height)
+    start, end = timeline.start_ns, timeline.end_ns
     zone_name = fmt.local(start, zone).tzname()
     bottom = f"y{max(1, len(rows))}"
     axis_x = chart.AXIS | {
@@ -79,13 +80,14 @@ def figure(timeline: dict[str, Any], zone: ZoneInfo) -> dict[str, Any]:
             hovermode="closest",
             shapes=shapes,
             annotations=notes,
-            xaxis=axis_x | ({"range": when} if when else {}),
+            xaxis=axis_x | {"range": [_x(start, zone), _x(end, zone)]},
             **axes,
         ),
     }
 
 
-Series = tuple[str, list[int], list[float | None]]
+Samples = TypeVar("Samples", DeviceSeries, RunSeries)
+Series = tuple[str, list[int], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -100,44 +102,44 @@ class _Row:
     """The unit as the axis repeats it; empty where the title says it."""
 
 
-def _rows(timeline: dict[str, Any]) -> list[_Row]:
-    devices, runs = timeline.get("devices") or [], timeline.get("run_samples") or []
-    steps: list[Series] = [
-        (f"rank {s['rank']}", s["time_ns"], s["steps_per_s"]) for s in timeline.get("steps") or [] if s["time_ns"]
-    ]
+def _rows(timeline: Timeline) -> list[_Row]:
+    devices, runs = timeline.devices, timeline.run_samples
+    steps: list[Series] = [(f"rank {s.rank}", s.time_ns, s.steps_per_s) for s in timeline.steps if s.time_ns]
     # A device that several runs share says little about this one: what the run itself used comes first.
-    own_activity, own_memory = _of(runs, "util_frac", 100), _of(runs, "memory_used_bytes", 1 / GIB)
+    own_activity = _of(runs, lambda row: row.util_frac, 100)
+    own_memory = _of(runs, lambda row: row.memory_used_bytes, 1 / GIB)
     return [
         _Row("steps per second", " steps/s", 2, steps),
         _Row("activity by this run", " %", 0, own_activity, " %")
         if own_activity
-        else _Row("activity", " %", 0, _of(devices, "util_frac", 100), " %"),
-        _Row("host cores busy", " cores", 1, _of(_one_per_host(runs), "cpu_cores", 1)),
-        _Row("memory", " GiB", 1, own_memory or _of(devices, "memory_used_bytes", 1 / GIB), " GiB"),
-        _Row("power", " W", 0, _of(devices, "power_w", 1), " W"),
+        else _Row("activity", " %", 0, _of(devices, lambda row: row.util_frac, 100), " %"),
+        _Row("host cores busy", " cores", 1, _of(_one_per_host(runs), lambda row: row.cpu_cores, 1)),
+        _Row("memory", " GiB", 1, own_memory or _of(devices, lambda row: row.memory_used_bytes, 1 / GIB), " GiB"),
+        _Row("power", " W", 0, _of(devices, lambda row: row.power_w, 1), " W"),
     ]
 
 
-def _of(rows: list[dict[str, Any]], column: str, scale: float) -> list[Series]:
-    found = []
+def _of(rows: Sequence[Samples], column: Callable[[Samples], Sequence[float | None]], scale: float) -> list[Series]:
+    found: list[Series] = []
     for row in rows:
-        values = row.get(column) or []
+        values = column(row)
         if any(v is not None for v in values):
             scaled = [None if v is None else round(v * scale, 3) for v in values]
-            found.append((_device_name(row), row["time_ns"], scaled))
+            found.append((_device_name(row), row.time_ns, scaled))
     return found
 
 
-def _one_per_host(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _one_per_host(rows: list[RunSeries]) -> list[RunSeries]:
     # What the run's processes keep busy of a host is told with each of its devices, and is the same each time.
-    return list({row.get("host"): row for row in reversed(rows)}.values())[::-1]
+    return list({row.host: row for row in reversed(rows)}.values())[::-1]
 
 
-def _device_name(row: dict[str, Any]) -> str:
-    return " ".join(fmt.name(row[k], limit=40) for k in ("host", "uuid", "device") if row.get(k))
+def _device_name(row: DeviceSeries | RunSeries) -> str:
+    uuid = row.device if isinstance(row, RunSeries) else row.uuid
+    return f"{fmt.name(row.host, limit=40)} {fmt.name(uuid, limit=40)}"
 
 
-def _line(row: _Row, line: Series, axis: str, colour: str, zone: ZoneInfo) -> dict[str, Any]:
+def _line(row: _Row, line: Series, axis: str, colour: str, zone: ZoneInfo) -> chart.Spec:
     label, times, values = line
     return {
         "type": "scatter",
@@ -155,11 +157,11 @@ def _line(row: _Row, line: Series, axis: str, colour: str, zone: ZoneInfo) -> di
 
 
 def _captures(
-    captures: list[dict[str, Any]], data: list[dict[str, Any]], axes: dict[str, Any], zone: ZoneInfo, height: int
-) -> list[dict[str, Any]]:
+    captures: list[CaptureSpan], data: list[chart.Spec], axes: chart.Spec, zone: ZoneInfo, height: int
+) -> list[chart.Spec]:
     """A mark above the rows for each capture, and a line or band through them."""
     # One that was never recorded is marked at its request.
-    marked = [c | {"start_ns": c.get("start_ns") or c["requested_ns"]} for c in captures]
+    marked = [(c, _x(c.start_ns or c.requested_ns, zone)) for c in captures]
     if not marked:
         return []
     number = len(axes) + 1
@@ -174,21 +176,21 @@ def _captures(
         {
             "type": "scatter",
             "mode": "markers",
-            "x": [_x(c["start_ns"], zone) for c in marked],
+            "x": [x for _, x in marked],
             "y": [0.4] * len(marked),
             "yaxis": f"y{number}",
             "meta": "capture",
             "cliponaxis": False,
             "marker": {"symbol": "triangle-down", "size": 11, "color": CAPTURE_MARK},
-            "customdata": [[chart.said(c["capture"]), chart.said(c["state"])] for c in marked],
+            "customdata": [[chart.said(c.capture), chart.said(c.state)] for c, _ in marked],
             "hovertemplate": "capture %{customdata[0]}<br>%{customdata[1]}, %{x|%H:%M:%S}<extra></extra>",
         }
     )
     return [
         {
             "type": "rect",
-            "x0": _x(c["start_ns"], zone),
-            "x1": _x(c.get("end_ns") or c["start_ns"], zone),
+            "x0": x,
+            "x1": _x(c.end_ns, zone) if c.end_ns else x,
             "y0": 0,
             "y1": 1 - MARKS_PX / height,
             "yref": "paper",
@@ -196,7 +198,7 @@ def _captures(
             "line": {"width": 1, "color": "rgba(220, 62, 26, 0.6)"},
             "layer": "below",
         }
-        for c in marked
+        for c, x in marked
     ]
 
 

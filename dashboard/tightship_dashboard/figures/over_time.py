@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, losses
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 from tightship_platform.vocabulary import Bucket
@@ -16,21 +15,21 @@ from tightship_platform.vocabulary import Bucket
 HEIGHT = 240
 
 
-def figure(account: dict[str, Any], zone: ZoneInfo) -> dict[str, Any]:
+def figure(account: FleetAccount, zone: ZoneInfo) -> chart.Spec:
     """One stacked bar per slice of the account's period; productive time at the bottom, then the losses, the largest
     of all lowest."""
-    points: Sequence[dict[str, Any]] = account["over_time"]
-    since_ns, until_ns, slice_ns = account["since_ns"], account["until_ns"], account["slice_ns"]
+    points = account.over_time
+    since_ns, until_ns, slice_ns = account.since_ns, account.until_ns, account.slice_ns
     merged: dict[str, int] = {}
     for point in points:
-        for name, value in point["buckets"].items():
+        for name, value in point.buckets.items():
             merged[name] = merged.get(name, 0) + value
-    largest = max((sum(p["buckets"].values()) for p in points), default=0)
+    largest = max((sum(p.buckets.values()) for p in points), default=0)
     width, unit = _unit(largest)
-    when = [fmt.wall_clock(p["time_ns"] + slice_ns // 2, zone) for p in points]
+    when = [fmt.wall_clock(p.time_ns + slice_ns // 2, zone) for p in points]
     data = []
     for bucket in [Bucket.PRODUCTIVE, *(b for b, _ in losses(merged))]:
-        values = [sum(v for n, v in p["buckets"].items() if as_bucket(n) is bucket) for p in points]
+        values = [sum(v for n, v in p.buckets.items() if as_bucket(n) is bucket) for p in points]
         if not any(values):
             continue
         data.append(

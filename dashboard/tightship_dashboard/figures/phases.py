@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from dash import html
@@ -10,16 +9,18 @@ from dash import html
 from tightship_dashboard.figures.elements import Node, attrs
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.run import Run
+from tightship_platform.results.timeline import Timeline
 from tightship_platform.vocabulary import Bucket, RunState
 
 STEPS_COLOUR = BUCKET_COLOUR[Bucket.PRODUCTIVE]
 UNKNOWN_COLOUR = BUCKET_COLOUR[Bucket.UNEXPLAINED]
 
 
-def strip(run: dict[str, Any], timeline: dict[str, Any], now_ns: int, zone: ZoneInfo) -> Node:
+def strip(run: Run, timeline: Timeline, now_ns: int, zone: ZoneInfo) -> Node:
     """Phases to scale, each with its name and length; a run without a step counter is one phase."""
-    start = run["start_ns"]
-    end = max(run.get("end_ns") or now_ns, start + 1)
+    start = run.start_ns
+    end = max(run.end_ns or now_ns, start + 1)
     phases = _phases(run, timeline, start, end)
     bars = [
         html.Div(
@@ -34,12 +35,12 @@ def strip(run: dict[str, Any], timeline: dict[str, Any], now_ns: int, zone: Zone
     marks = [
         html.A(
             className="mark",
-            href=f"#capture-{c['capture']}",
+            href=f"#capture-{c.capture}",
             style={"left": _percent(at - start, end - start)},
-            title=f"capture {fmt.name(c['capture'])}: {fmt.name(c['state'])}, {fmt.moment(at, zone)}",
-            **attrs(aria_label=f"capture {fmt.name(c['capture'])}"),
+            title=f"capture {fmt.name(c.capture)}: {fmt.name(c.state)}, {fmt.moment(at, zone)}",
+            **attrs(aria_label=f"capture {fmt.name(c.capture)}"),
         )
-        for c, at in ((c, c.get("start_ns") or c["requested_ns"]) for c in timeline.get("captures") or [])
+        for c, at in ((c, c.start_ns or c.requested_ns) for c in timeline.captures)
         if start <= at <= end
     ]
     legend = [
@@ -57,7 +58,7 @@ def strip(run: dict[str, Any], timeline: dict[str, Any], now_ns: int, zone: Zone
     )
 
 
-def _phases(run: dict[str, Any], timeline: dict[str, Any], start: int, end: int) -> list[tuple[str, int, int, str]]:
+def _phases(run: Run, timeline: Timeline, start: int, end: int) -> list[tuple[str, int, int, str]]:
     borders = _accounted(run, start, end) or _counted(run, timeline, start, end)
     if borders is None:
         return [("no step counted", start, end, UNKNOWN_COLOUR)]
@@ -69,27 +70,24 @@ def _phases(run: dict[str, Any], timeline: dict[str, Any], start: int, end: int)
     ]
 
 
-def _accounted(run: dict[str, Any], start: int, end: int) -> tuple[int, int] | None:
+def _accounted(run: Run, start: int, end: int) -> tuple[int, int] | None:
     """First and last step as the account of the run knows them, so that strip and account say the same."""
-    account, devices = run.get("account"), len(run.get("devices") or ())
-    if not account or not devices or not run.get("steps"):
+    account, devices = run.account, len(run.devices)
+    if not account or not devices or not run.steps:
         return None
     first = start + account.get(Bucket.STARTUP, 0) // devices
     last = end - account.get(Bucket.SHUTDOWN, 0) // devices
-    return (first, end if run["state"] == RunState.RUNNING else last) if start <= first <= last else None
+    return (first, end if run.state == RunState.RUNNING else last) if start <= first <= last else None
 
 
-def _counted(run: dict[str, Any], timeline: dict[str, Any], start: int, end: int) -> tuple[int, int] | None:
+def _counted(run: Run, timeline: Timeline, start: int, end: int) -> tuple[int, int] | None:
     """The same from the buckets of the step counter, for a run that has no account yet."""
     stepping = [
-        t
-        for series in timeline.get("steps") or []
-        for t, rate in zip(series["time_ns"], series["steps_per_s"], strict=False)
-        if rate
+        t for series in timeline.steps for t, rate in zip(series.time_ns, series.steps_per_s, strict=False) if rate
     ]
     if not stepping:
         return None
-    is_live = run["state"] == RunState.RUNNING
+    is_live = run.state == RunState.RUNNING
     return max(start, min(stepping)), end if is_live else min(end, max(stepping))
 
 

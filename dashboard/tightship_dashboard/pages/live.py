@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import no_update
 from plotly.utils import PlotlyJSONEncoder
 
+from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.elements import Node
 
 Seen = dict[str, str]
@@ -46,16 +47,16 @@ def changed(parts: Mapping[str, Node], seen: Any) -> tuple[list[Any], Any]:
     return [part if known.get(name) != fresh[name] else no_update for name, part in parts.items()], fresh
 
 
-def row_digests(rows: list[dict[str, Any]]) -> Seen:
+def row_digests(rows: Sequence[grid.Row]) -> Seen:
     """Fingerprints of all rows of a table, by their id."""
-    return {row["id"]: digest(row) for row in rows}
+    return {str(row["id"]): digest(row) for row in rows}
 
 
-def changed_rows(rows: list[dict[str, Any]], seen: Any) -> tuple[Any, Any]:
+def changed_rows(rows: Sequence[grid.Row], seen: Any) -> tuple[Any, Any]:
     """Rows of a table that are new or differ, and the ids that went; and what the browser then shows."""
     known = seen if isinstance(seen, dict) else {}
     fresh = row_digests(rows)
     if fresh == known:
         return no_update, no_update
-    news = [row for row in rows if known.get(row["id"]) != fresh[row["id"]]]
+    news = [row for row in rows if known.get(row["id"]) != fresh[str(row["id"])]]
     return {"rows": news, "gone": [key for key in known if key not in fresh]}, fresh

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from dash import dcc, html
 
@@ -32,12 +31,14 @@ from tightship_platform.errors import NotFound
 from tightship_platform.queries.captures import find_trace, trace_url
 from tightship_platform.queries.findings import get_finding
 from tightship_platform.queries.runs import get_run
+from tightship_platform.results.evidence import Change, Evidence, Fact, Gap, PlanAdvice
+from tightship_platform.results.finding import Finding, FindingSaving
 from tightship_platform.units import format_bytes, unbroken
 from tightship_platform.vocabulary import Method, SavingUnit
 
 PATH = re.compile(r"/findings/([^/]{1,40})")
 
-HOW_KNOWN = {
+HOW_KNOWN: dict[str, str] = {
     Method.MEASURED: "Measured: the same job was seen before and after the change.",
     Method.SIMULATED: "Simulated: what was recorded was run again on paper without the defect, with everything that "
     "depends on it moving up. Low and high allow for the error of that.",
@@ -74,11 +75,11 @@ class _Read:
         if not key.isascii() or not key.isdigit() or len(key) > 18:
             raise NotFound("finding", fmt.name(key, limit=40), "findings are numbered; `tightship findings` lists them")
         with view.database.session() as session:
-            self.finding: dict[str, Any] = get_finding(session, int(key))
-            self.run: dict[str, Any] = get_run(session, self.finding["run"])
+            self.finding = get_finding(session, int(key))
+            self.run = get_run(session, self.finding.run)
             self.trace: Trace | None = None
-            if self.finding["trace"] is not None:
-                self.trace = find_trace(session, self.finding["trace"])
+            if self.finding.trace is not None:
+                self.trace = find_trace(session, self.finding.trace)
         summary = self.trace.summary if self.trace is not None else {}
         # Savings refer to the step as it is while nothing is recorded, where the step counter knows that.
         # A saving is told in unrecorded steps only where recording made them longer; so the shorter one is meant.
@@ -95,43 +96,42 @@ def layout(view: View, key: str) -> Node:
     """
     read = _Read(view, key)
     finding = read.finding
-    evidence = finding.get("evidence") or []
     return html.Div(
         [
             question(
                 "What is wrong here, and what is the change?",
-                *simulated_badge(bool(read.run.get("simulated"))),
+                *simulated_badge(read.run.simulated),
             ),
             sentence(answers.one_finding(finding, read.step_ns)),
-            _gap(view, evidence, SavingUnit(finding["saving"]["unit"])),
-            html.Div([_cost(view, read), _fix(finding, evidence)], className="columns"),
+            _gap(view, finding.evidence, SavingUnit(finding.saving.unit)),
+            html.Div([_cost(view, read), _fix(finding)], className="columns"),
             _how_known(view, read),
         ]
     )
 
 
-def _gap(view: View, evidence: list[dict[str, Any]], unit: SavingUnit) -> Node:
-    gaps = [e for e in evidence if e.get("kind") == "gap"]
+def _gap(view: View, evidence: list[Evidence], unit: SavingUnit) -> Node:
+    gaps = [e for e in evidence if isinstance(e, Gap)]
     if not gaps:
         why = "This finding comes from metrics, not from a trace; there is no single gap to show."
         return section("The worst gap", [html.P(why, className="quiet")], anchor="gap")
-    worst = max(gaps, key=lambda g: g["end_ns"] - g["start_ns"])
-    step = f"in step {fmt.count(worst['step'])}" if worst.get("step") is not None else "outside of any step"
+    worst = max(gaps, key=lambda g: g.end_ns - g.start_ns)
+    step = f"in step {fmt.count(worst.step)}" if worst.step is not None else "outside of any step"
     if unit is SavingUnit.RECORDING:
         step = "in the recording"
     heading, zero = (
         ("The worst gap", "device went idle") if gap_lanes.is_idle(worst) else ("An example", "stretch began")
     )
     drawing = chart.draw(gap.figure(worst), graph_id="finding-gap", title=f"{gap.said_of(worst)}, in three lanes")
-    caption = [f"Milliseconds since the {zero}, {step}, ", time_of(worst["start_ns"], view.zone), "."]
+    caption = [f"Milliseconds since the {zero}, {step}, ", time_of(worst.start_ns, view.zone), "."]
     return section(heading, [html.Figure([drawing, html.Figcaption(caption)])], anchor="gap")
 
 
 def _cost(view: View, read: _Read) -> Node:
-    finding, saving = read.finding, read.finding["saving"]
-    unit = SavingUnit(saving["unit"])
+    finding, saving = read.finding, read.finding.saving
+    unit = SavingUnit(saving.unit)
     rows: list[tuple[str, Node]] = [
-        (_COSTS[unit], fmt.span(saving["value"], saving["low"], saving["high"])),
+        (_COSTS[unit], fmt.span(saving.value, saving.low, saving.high)),
         ("share of device time" if unit is SavingUnit.DEVICE_TIME else f"share of the {unit.whole}", _share(saving)),
     ]
     if read.step_ns is not None:
@@ -143,37 +143,37 @@ def _cost(view: View, read: _Read) -> Node:
     rows += [
         (
             "where",
-            html.Code(fmt.name(finding["where"], limit=300)) if finding["where"] else missing("no place is known"),
+            html.Code(fmt.name(finding.where, limit=300)) if finding.where else missing("no place is known"),
         ),
-        ("run", link(fmt.name(finding["run"]), run_href(finding["run"]))),
-        ("workflow", link(fmt.name(finding["workflow"]), runs_href(workflow=finding["workflow"]))),
+        ("run", link(fmt.name(finding.run), run_href(finding.run))),
+        ("workflow", link(fmt.name(finding.workflow), runs_href(workflow=finding.workflow))),
     ]
-    if finding.get("rank") is not None:
-        rows.append(("rank", str(finding["rank"])))
-    said = [e for e in finding.get("evidence") or [] if e.get("kind") == "fact"]
-    sentences = [html.Li(prose(fmt.name(e.get("text"), limit=300))) for e in said]
+    if finding.rank is not None:
+        rows.append(("rank", str(finding.rank)))
+    said = [e for e in finding.evidence if isinstance(e, Fact)]
+    sentences = [html.Li(prose(fmt.name(e.text, limit=300))) for e in said]
     return section("How often, how much", [facts(rows), html.Ul(sentences, className="sentences")], anchor="cost")
 
 
-def _share(saving: dict[str, Any]) -> Node:
-    if saving["share_frac"] is None:
+def _share(saving: FindingSaving) -> Node:
+    if saving.share_frac is None:
         return missing("The whole that it would be a share of is not known.")
-    return fmt.percent(saving["share_frac"])
+    return fmt.percent(saving.share_frac)
 
 
-def _fix(finding: dict[str, Any], evidence: list[dict[str, Any]]) -> Node:
-    body: list[Node] = [html.P(prose(fmt.name(finding["fix"], limit=1000)))]
-    for change in (e for e in evidence if e.get("kind") == "change"):
-        before, after = fmt.code(change.get("before", "")), fmt.code(change.get("after", ""))
+def _fix(finding: Finding) -> Node:
+    body: list[Node] = [html.P(prose(fmt.name(finding.fix, limit=1000)))]
+    for change in (e for e in finding.evidence if isinstance(e, Change)):
+        before, after = fmt.code(change.before), fmt.code(change.after)
         body += [
             html.P("Instead of", className="quiet"),
             html.Pre(html.Code(before), className="before"),
             html.P("write", className="quiet"),
             command(after, label="the change"),
         ]
-    for plan in (e for e in evidence if e.get("kind") == "plan"):
-        page = link("Will it fit, and how fast?", fit_href(workflow=str(plan["workflow"])))
-        body += [html.P([page, " computes the plan here; or in a shell:"]), command(fmt.code(plan["command"]))]
+    for plan in (e for e in finding.evidence if isinstance(e, PlanAdvice)):
+        page = link("Will it fit, and how fast?", fit_href(workflow=plan.workflow))
+        body += [html.P([page, " computes the plan here; or in a shell:"]), command(fmt.code(plan.command))]
     return section("The change", body, anchor="fix")
 
 
@@ -188,17 +188,17 @@ def _trace(trace: Trace, view: View) -> Node:
 
 def _how_known(view: View, read: _Read) -> Node:
     finding = read.finding
-    method = finding["saving"]["method"]
+    method = finding.saving.method
     body: list[Node] = [html.P(HOW_KNOWN.get(method, fmt.name(method)) if method else NOT_KNOWN)]
-    text = rule_text(finding["rule"])
+    text = rule_text(finding.rule)
     if text:
         body.append(
             html.Details(
-                [html.Summary(["The rule ", html.Code(fmt.name(finding["rule"])), ", in full"]), dcc.Markdown(text)]
+                [html.Summary(["The rule ", html.Code(fmt.name(finding.rule)), ", in full"]), dcc.Markdown(text)]
             )
         )
     else:
-        body.append(html.P(["Rule ", html.Code(fmt.name(finding["rule"])), "."]))
+        body.append(html.P(["Rule ", html.Code(fmt.name(finding.rule)), "."]))
     if read.trace is not None:
         body.append(_trace(read.trace, view))
     return section("How we know", body, anchor="how")

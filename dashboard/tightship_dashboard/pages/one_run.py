@@ -39,7 +39,10 @@ from tightship_platform.queries.captures import list_captures
 from tightship_platform.queries.findings import list_findings
 from tightship_platform.queries.runs import get_run
 from tightship_platform.queries.timeline import run_timeline
+from tightship_platform.results.finding import FindingSaving
+from tightship_platform.results.run import RunOffload
 from tightship_platform.results.run_account import counted_until_ns, has_no_trace
+from tightship_platform.results.timeline import Timeline
 from tightship_platform.vocabulary import RunState, SavingUnit, Scope
 from tightship_platform.wire import CaptureRequest
 
@@ -72,15 +75,15 @@ class _Read:
 
     def __init__(self, view: View, key: str, *, with_timeline: bool = True) -> None:
         with view.database.session() as session:
-            self.run: dict[str, Any] = get_run(session, key)
-            self.findings: list[dict[str, Any]] = list_findings(session, run=key)
-            self.captures: list[dict[str, Any]] = list_captures(session, run=key)
-            self.timeline: dict[str, Any] | None = run_timeline(session, key, points=POINTS) if with_timeline else None
+            self.run = get_run(session, key)
+            self.findings = list_findings(session, run=key)
+            self.captures = list_captures(session, run=key)
+            self.timeline = run_timeline(session, key, points=POINTS) if with_timeline else None
 
     @property
     def is_live(self) -> bool:
         """Whether the run can still change by itself."""
-        return bool(self.run["state"] == RunState.RUNNING)
+        return self.run.state == RunState.RUNNING
 
 
 def layout(view: View, key: str) -> Node:
@@ -95,7 +98,7 @@ def layout(view: View, key: str) -> Node:
     return html.Div(
         [
             dcc.Store(id="run-key", data=key),
-            dcc.Store(id="run-started", data=read.run["start_ns"]),
+            dcc.Store(id="run-started", data=read.run.start_ns),
             dcc.Interval(id="run-clock", interval=LIVE_MS, disabled=_is_settled(read)),
             dcc.Store(id="run-seen", data=digests(parts)),
             dcc.Store(id="run-findings-shown", data=row_digests(rows)),
@@ -183,7 +186,7 @@ def _capture_button(view: View, read: _Read) -> tuple[bool, str]:
     if not view.may_capture:
         return True, "Your token lacks the scope 'capture'."
     if not read.is_live:
-        return True, f"The run is {fmt.name(read.run['state'])}; only a live run can be captured."
+        return True, f"The run is {fmt.name(read.run.state)}; only a live run can be captured."
     if captures.under_way(read.captures):
         return True, "A capture is under way."
     return False, ""
@@ -194,9 +197,9 @@ def _parts(view: View, read: _Read) -> dict[str, Node]:
     return {
         "head": [
             question(
-                f"How does {fmt.name(run['workflow'])} do?",
-                state_word(run["state"]),
-                *simulated_badge(bool(run.get("simulated"))),
+                f"How does {fmt.name(run.workflow)} do?",
+                state_word(run.state),
+                *simulated_badge(run.simulated),
             ),
             sentence(answers.one_run(run, read.findings, _calm(view.now_ns, read))),
             _header(view, read),
@@ -216,40 +219,40 @@ def _parts(view: View, read: _Read) -> dict[str, Node]:
 
 def _calm(now_ns: int, read: _Read) -> int:
     # Ages tick once a minute, not with every look: nobody reads seconds of a run that has lasted for hours.
-    young = now_ns - read.run["start_ns"] < YOUNG_NS
-    return now_ns if young else max(now_ns // fmt.MINUTE * fmt.MINUTE, read.run["start_ns"])
+    young = now_ns - read.run.start_ns < YOUNG_NS
+    return now_ns if young else max(now_ns // fmt.MINUTE * fmt.MINUTE, read.run.start_ns)
 
 
 def _header(view: View, read: _Read) -> Node:
     run = read.run
     rows: list[tuple[str, Node]] = [
-        ("workflow", link(fmt.name(run["workflow"]), runs_href(workflow=run["workflow"]))),
-        ("team", fmt.name(run["team"]) if run["team"] else missing("No team was given to `tightship run --team`.")),
+        ("workflow", link(fmt.name(run.workflow), runs_href(workflow=run.workflow))),
+        ("team", fmt.name(run.team) if run.team else missing("No team was given to `tightship run --team`.")),
         (
             "owner",
-            fmt.name(run["owner"]) if run["owner"] else missing("No owner was given to `tightship run --owner`."),
+            fmt.name(run.owner) if run.owner else missing("No owner was given to `tightship run --owner`."),
         ),
-        ("host", fmt.name(run.get("host"))),
-        ("devices", fmt.devices(run["devices"])),
-        ("ranks", str(len(run.get("ranks") or [])) if run.get("ranks") else missing("No training process reported.")),
-        ("steps", fmt.count(run["steps"]) if run["steps"] is not None else missing("No step counter reported.")),
-        ("started", time_of(run["start_ns"], view.zone)),
-        ("ended", time_of(run["end_ns"], view.zone, reason="It has not ended.")),
-        ("run", html.Code(fmt.name(run["run"]))),
+        ("host", fmt.name(run.host)),
+        ("devices", fmt.devices(run.devices)),
+        ("ranks", str(len(run.ranks)) if run.ranks else missing("No training process reported.")),
+        ("steps", fmt.count(run.steps) if run.steps is not None else missing("No step counter reported.")),
+        ("started", time_of(run.start_ns, view.zone)),
+        ("ended", time_of(run.end_ns, view.zone, reason="It has not ended.")),
+        ("run", html.Code(fmt.name(run.run))),
     ]
-    if run.get("offload"):
-        rows.append(("offload", _offload(run["offload"])))
+    if run.offload:
+        rows.append(("offload", _offload(run.offload)))
     parts: list[Node] = [facts(rows)]
-    if run.get("reason"):  # too long for a column
-        parts.append(html.P(f"Why: {fmt.name(run['reason'], limit=600)}", className="why"))
-    words = [fmt.code(word) for word in run.get("command") or []]
+    if run.reason:  # too long for a column
+        parts.append(html.P(f"Why: {fmt.name(run.reason, limit=600)}", className="why"))
+    words = [fmt.code(word) for word in run.command]
     return html.Div([*parts, *([command(shlex.join(words), label="the command")] if words else [])])
 
 
-def _offload(used: dict[str, Any]) -> Node:
+def _offload(used: RunOffload) -> Node:
     """What the run's offload plan predicted, what its steps took, and what they waited for."""
-    plan, step = used["plan"], used["step"]
-    predicted, measured = used["predicted_ns"], used["measured_ns"]
+    plan, step = used.plan, used.step
+    predicted, measured = used.predicted_ns, used.measured_ns
     low, high = plan.get("predicted_low_ns"), plan.get("predicted_high_ns")
     text = (
         f"{plan.get('slots', '–')} slots and {plan.get('resident', '–')} resident of {plan.get('layers', '–')} layers; "
@@ -270,7 +273,7 @@ def _offload(used: dict[str, Any]) -> Node:
     return html.Span(text + (f"; it waited {', '.join(told)}" if told else ""), className="sentence")
 
 
-def _timeline(view: View, timeline: dict[str, Any]) -> Node:
+def _timeline(view: View, timeline: Timeline) -> Node:
     if metrics.is_empty(timeline):
         return empty(
             "No metric of this run has arrived.",
@@ -291,52 +294,53 @@ def _counted(read: _Read, zone: ZoneInfo) -> str | None:
 
 def _account(read: _Read) -> Node:
     run = read.run
-    buckets, total = run["account"], run["device_ns"]
+    buckets, total = run.account, run.device_ns
     if not buckets or not total:
         return html.P("Device time is accounted for about once a minute; this run's is not yet.", className="quiet")
     drawn = account.waterfall(buckets, total)
-    if run["steps"] or not has_no_trace(buckets):
+    if run.steps or not has_no_trace(buckets):
         return drawn
     todo = "Capture a trace below." if read.is_live else "Capture a trace of its next run."
     why = f"No steps were counted: start-up and work cannot be told apart. {todo}"
     return html.Div([drawn, html.P(why, className="quiet")])
 
 
-def _finding_rows(read: _Read) -> list[dict[str, Any]]:
+def _finding_rows(read: _Read) -> list[grid.Row]:
     return [
         {
-            "id": str(f["finding"]),
-            "title": fmt.cell(f["title"], limit=300),
-            "title_href": finding_href(f["finding"]),
-            "where": fmt.cell(f["where"], limit=200),
-            "share": f["saving"]["share_frac"],
-            "share_text": fmt.percent(f["saving"]["share_frac"]),
-            "saving": f["saving"]["value"],
-            "saving_text": _saving_text(f["saving"]),
-            "fix": fmt.cell(f["fix"], limit=400),
-            "rule": fmt.name(f["rule"]),
+            "id": str(f.finding),
+            "title": fmt.cell(f.title, limit=300),
+            "title_href": finding_href(f.finding),
+            "where": fmt.cell(f.where, limit=200),
+            "share": f.saving.share_frac,
+            "share_text": fmt.percent(f.saving.share_frac),
+            "saving": f.saving.value,
+            "saving_text": _saving_text(f.saving),
+            "fix": fmt.cell(f.fix, limit=400),
+            "rule": fmt.name(f.rule),
         }
         for f in read.findings
     ]
 
 
-def _saving_text(saving: dict[str, Any]) -> str:
-    per = {SavingUnit.STEP: " per step", SavingUnit.RECORDING: " of the recording"}.get(saving["unit"], "")
-    value = fmt.span(saving["value"], saving["low"], saving["high"])
-    return f"{value}{per}, {saving['method']}" if saving["method"] else value
+def _saving_text(saving: FindingSaving) -> str:
+    words: dict[str, str] = {SavingUnit.STEP: " per step", SavingUnit.RECORDING: " of the recording"}
+    per = words.get(saving.unit, "")
+    value = fmt.span(saving.value, saving.low, saving.high)
+    return f"{value}{per}, {saving.method}" if saving.method else value
 
 
-def _findings(rows: list[dict[str, Any]], read: _Read) -> Node:
+def _findings(rows: list[grid.Row], read: _Read) -> Node:
     if rows:
         return grid.table(_TABLE, _finding_columns(), rows, label="Findings of this run", wrap=True)
-    if any(c["state"] == "analyzed" for c in read.captures):
+    if any(c.state == "analyzed" for c in read.captures):
         return html.P("Its traces were analyzed; no rule found anything to change.", className="quiet")
     if not read.is_live:
         return html.P("No trace of it was analyzed, so no rule could look.", className="quiet")
     return html.P("Nothing is known yet: findings come from a trace. Capture one below.", className="quiet")
 
 
-def _finding_columns() -> list[dict[str, Any]]:
+def _finding_columns() -> list[grid.Column]:
     share = "Share of the step or recording, or of the run's device time"
     return [
         grid.column("title", "What is wrong", "link", minWidth=160, flex=3),
@@ -354,6 +358,6 @@ def _captures(view: View, read: _Read) -> Node:
         return empty(
             "No trace has been captured.",
             "Press the button, or ask from a shell. It takes a few seconds and the job goes on.",
-            f"tightship profile {read.run['run']} --wait",
+            f"tightship profile {read.run.run} --wait",
         )
     return html.P("No trace was captured while it ran.", className="quiet")

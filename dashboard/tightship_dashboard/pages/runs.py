@@ -20,6 +20,7 @@ from tightship_dashboard.sentences.links import Answer, run_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
+from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import (
     BUCKET_LABEL,
     awaits_account,
@@ -55,8 +56,8 @@ class _Read:
         self.state = _known(RunState, view.query.get("state"))
         self.by = _known(Bucket, view.query.get("by"))
         with view.database.session() as session:
-            self.runs: list[dict[str, Any]] = list_runs(session, workflow=self.workflow, state=self.state, limit=LIMIT)
-            self.workflows: list[str] = [w["workflow"] for w in list_workflows(session)]
+            self.runs = list_runs(session, workflow=self.workflow, state=self.state, limit=LIMIT)
+            self.workflows = [w.workflow for w in list_workflows(session)]
         self.filtered = bool(self.workflow or self.state)
         self.answer: Answer = answers.runs(self.runs, workflow=self.workflow, state=self.state)
 
@@ -145,7 +146,7 @@ def register(app: Dash, database: Database) -> None:
         return layout(view)
 
 
-def _body(view: View, read: _Read, rows: list[dict[str, Any]]) -> Node:
+def _body(view: View, read: _Read, rows: list[grid.Row]) -> Node:
     if rows or read.filtered:
         return grid.table(_TABLE, _columns(read.by, fmt.zone_name(view.zone)), rows, label="Runs", fill=True)
     return empty(
@@ -204,7 +205,7 @@ def _filters(read: _Read) -> Node:
     )
 
 
-def _columns(by: str | None, zone: str) -> list[dict[str, Any]]:
+def _columns(by: str | None, zone: str) -> list[grid.Column]:
     started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=116, wide=True, exported="why")
     columns = [
         grid.column("state", "State", "state", width=92),
@@ -227,37 +228,37 @@ def _columns(by: str | None, zone: str) -> list[dict[str, Any]]:
     return columns
 
 
-def _rows(runs: Sequence[dict[str, Any]], view: View, by: str | None) -> list[dict[str, Any]]:
+def _rows(runs: Sequence[Run], view: View, by: str | None) -> list[grid.Row]:
     return [_row(run, view, by) for run in runs]
 
 
-def _row(run: dict[str, Any], view: View, by: str | None) -> dict[str, Any]:
-    account, total = listed_account(run), run["device_ns"]
-    steps = None if awaits_account(run) else run["steps"]
-    lasted = max(0, (run["end_ns"] or view.now_ns) - run["start_ns"])
+def _row(run: Run, view: View, by: str | None) -> grid.Row:
+    account, total = listed_account(run), run.device_ns
+    steps = None if awaits_account(run) else run.steps
+    lasted = max(0, (run.end_ns or view.now_ns) - run.start_ns)
     lasted_text = fmt.clock(lasted)
-    if run["end_ns"] is None:  # to the minute, so that the row changes once a minute and not with every look
+    if run.end_ns is None:  # to the minute, so that the row changes once a minute and not with every look
         lasted = lasted // fmt.MINUTE * fmt.MINUTE
         lasted_text = fmt.clock(lasted) if lasted else "under 1 min"
-    row: dict[str, Any] = {
-        "id": run["run"],
-        "state": run["state"],
-        "run": run["run"],
-        "run_href": run_href(run["run"]),
-        "workflow": fmt.name(run["workflow"]),
-        "workflow_href": run_href(run["run"]),
-        "team": fmt.name(run["team"]),
-        "owner": fmt.name(run["owner"]),
-        "start": run["start_ns"] // NS_PER_MS,
-        "start_text": fmt.minute(run["start_ns"], view.zone),
-        "start_why": fmt.iso(run["start_ns"]),
+    row: grid.Row = {
+        "id": run.run,
+        "state": run.state,
+        "run": run.run,
+        "run_href": run_href(run.run),
+        "workflow": fmt.name(run.workflow),
+        "workflow_href": run_href(run.run),
+        "team": fmt.name(run.team),
+        "owner": fmt.name(run.owner),
+        "start": run.start_ns // NS_PER_MS,
+        "start_text": fmt.minute(run.start_ns, view.zone),
+        "start_why": fmt.iso(run.start_ns),
         "lasted": lasted / fmt.HOUR,
         "lasted_text": lasted_text,
-        "devices": len(run["devices"]),
-        "devices_text": fmt.devices(run["devices"]),
+        "devices": len(run.devices),
+        "devices_text": fmt.devices(run.devices),
         "steps": steps,
         "steps_text": fmt.count(steps),
-        "steps_why": "No step counter reported for this run." if run["steps"] is None else None,
+        "steps_why": "No step counter reported for this run." if run.steps is None else None,
     }
     if account is None:
         why = "Device time is accounted for about once a minute; this run's is not yet."

@@ -21,6 +21,7 @@ from tightship_platform.queries.captures import any_trace_analyzed
 from tightship_platform.queries.fleet import fleet_account
 from tightship_platform.queries.opportunities import list_opportunities
 from tightship_platform.queries.runs import list_runs
+from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import NS_PER_S, plural
 from tightship_platform.vocabulary import Bucket
 
@@ -50,10 +51,8 @@ class _Read:
         if self.range_key not in RANGES:
             self.range_key = DEFAULT_RANGE
         with view.database.session() as session:
-            self.account: dict[str, Any] = fleet_account(
-                session, since_ns=view.now_ns - RANGES[self.range_key], until_ns=view.now_ns
-            )
-            self.opportunities: list[dict[str, Any]] = list_opportunities(session)
+            self.account = fleet_account(session, since_ns=view.now_ns - RANGES[self.range_key], until_ns=view.now_ns)
+            self.opportunities = list_opportunities(session)
             self.any_run = bool(list_runs(session, limit=1))
             self.any_trace = any_trace_analyzed(session)
         self.answer: Answer = answers.fleet(self.account, self.opportunities, self.range_key)
@@ -107,7 +106,7 @@ def register(app: Dash, database: Database) -> None:
 def _parts(view: View, read: _Read) -> dict[str, Node]:
     return {
         "head": [
-            question(QUESTION, *simulated_badge(bool(read.account.get("simulated"))), _ranges(read.range_key)),
+            question(QUESTION, *simulated_badge(read.account.simulated), _ranges(read.range_key)),
             sentence(read.answer),
         ],
         "account": _account(read),
@@ -130,25 +129,25 @@ def _spaced(range_key: str) -> str:
 
 
 def _account(read: _Read) -> Node:
-    total = read.account["device_ns"]
+    total = read.account.device_ns
     if not total:
         return _no_device_time(read)
     hrefs = {bucket: runs_href(by=bucket) for bucket in Bucket}
     return section(
         "Where it went",
-        [account.waterfall(read.account["buckets"], total, hrefs=hrefs)],
+        [account.waterfall(read.account.buckets, total, hrefs=hrefs)],
         anchor="account",
-        aside=f"{plural(read.account['runs'], 'run')}, every bar to the same scale",
+        aside=f"{plural(read.account.runs, 'run')}, every bar to the same scale",
     )
 
 
 def _shape(view: View, read: _Read) -> Node:
-    if not read.account["device_ns"]:
+    if not read.account.device_ns:
         return []
     left = section(
         "Over time",
         [
-            account.key(read.account["buckets"]),
+            account.key(read.account.buckets),
             chart.draw(
                 over_time.figure(read.account, view.zone),
                 graph_id="fleet-over-time",
@@ -157,7 +156,7 @@ def _shape(view: View, read: _Read) -> Node:
         ],
         anchor="time",
     )
-    right = section("By team", [account.by_group(read.account["by_team"], kind="team")], anchor="teams")
+    right = section("By team", [account.by_group(read.account.by_team, kind="team")], anchor="teams")
     return html.Div([left, right], className="columns")
 
 
@@ -189,7 +188,7 @@ def _nothing_to_do(read: _Read) -> Node:
     )
 
 
-def _columns() -> list[dict[str, Any]]:
+def _columns() -> list[grid.Column]:
     return [
         grid.column("position", "#", "number", width=46, filter=False, wide=True),
         grid.column("fix", "What to do", "link", minWidth=150, flex=5),
@@ -212,23 +211,23 @@ def _columns() -> list[dict[str, Any]]:
     ]
 
 
-def _rows(opportunities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rows(opportunities: Sequence[Opportunity]) -> list[grid.Row]:
     return [
         {
-            "id": str(o["opportunity"]),
-            "position": o["position"],
-            "position_text": str(o["position"]),
-            "fix": fmt.cell(o["fix"], limit=300),
+            "id": str(o.opportunity),
+            "position": o.position,
+            "position_text": str(o.position),
+            "fix": fmt.cell(o.fix, limit=300),
             "fix_href": answers.opportunity_href(o),
-            "title": fmt.cell(o["title"], limit=300),
-            "saving": None if o["recoverable_device_ns"] is None else o["recoverable_device_ns"] / fmt.HOUR,
+            "title": fmt.cell(o.title, limit=300),
+            "saving": None if o.recoverable_device_ns is None else o.recoverable_device_ns / fmt.HOUR,
             "saving_text": answers.saving_words(o),
-            "of": o["device_ns"] / fmt.HOUR,
-            "of_text": fmt.duration(o["device_ns"]),
-            "workflow": fmt.name(o["workflow"]),
-            "workflow_href": runs_href(workflow=o["workflow"]),
-            "team": fmt.name(o.get("team")),
-            "state": fmt.name(o["state"]),
+            "of": o.device_ns / fmt.HOUR,
+            "of_text": fmt.duration(o.device_ns),
+            "workflow": fmt.name(o.workflow),
+            "workflow_href": runs_href(workflow=o.workflow),
+            "team": fmt.name(o.team),
+            "state": fmt.name(o.state),
         }
         for o in opportunities
     ]

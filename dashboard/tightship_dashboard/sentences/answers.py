@@ -7,13 +7,21 @@ components; the first paint writes the same parts into the HTML that the server 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_CLAUSE
 from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, runs_href
 from tightship_platform.queries.fleet import NO_TEAM
-from tightship_platform.results.run_account import as_bucket, counted_until_ns, has_no_trace, losses
+from tightship_platform.results.finding import Finding
+from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.results.run import Run
+from tightship_platform.results.run_account import (
+    as_bucket,
+    counted_until_ns,
+    has_no_trace,
+    losses,
+)
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
 
@@ -24,13 +32,13 @@ _ONE_IS = {"running": "is live", "finished": "has finished", "failed": "failed",
 _MANY_ARE = {"running": "are live", "finished": "have finished", "failed": "failed", "lost": "were lost"}
 
 
-def fleet(account: dict[str, Any], opportunities: Sequence[dict[str, Any]], range_key: str) -> Answer:
+def fleet(account: FleetAccount, opportunities: Sequence[Opportunity], range_key: str) -> Answer:
     """Where the device-hours of a time range went, and what gives most back."""
     during = f"In the last {RANGE_WORDS[range_key]}"
-    total = account["device_ns"]
+    total = account.device_ns
     if not total:
         return [f"{during} no run held a device."]
-    buckets = account["buckets"]
+    buckets = account.buckets
     parts: list[Part] = [f"{during}, "]
     if has_no_trace(buckets):
         parts += ["no trace tells how much of "]
@@ -39,39 +47,39 @@ def fleet(account: dict[str, Any], opportunities: Sequence[dict[str, Any]], rang
     parts += [Link(fmt.device_time(total), runs_href()), " did work"]
     parts += _largest_loss(buckets, total)
     bucket, value = losses(buckets)[0]
-    parts += [*_mostly_by(account.get("by_team") or {}, bucket, value), "."]
+    parts += [*_mostly_by(account.by_team, bucket, value), "."]
     if opportunities:
         first = opportunities[0]
-        won = "" if first["recoverable_device_ns"] is None else f", with {saving_words(first)}, to win back"
+        won = "" if first.recoverable_device_ns is None else f", with {saving_words(first)}, to win back"
         parts += [
             " First in line is ",
-            Link(fmt.name(first["workflow"]), runs_href(workflow=first["workflow"])),
+            Link(fmt.name(first.workflow), runs_href(workflow=first.workflow)),
             f"{won}: ",
-            Link(_without_stop(fmt.name(first["title"], limit=300)), opportunity_href(first)),
+            Link(_without_stop(fmt.name(first.title, limit=300)), opportunity_href(first)),
             ".",
         ]
     return parts
 
 
-def saving_words(opportunity: dict[str, Any]) -> str:
+def saving_words(opportunity: Opportunity) -> str:
     """What acting on an opportunity gives back, and how that is known; '–' where that is not known."""
-    value = fmt.span(opportunity["recoverable_device_ns"], opportunity.get("low_ns"), opportunity.get("high_ns"))
-    return f"{value}, {opportunity['method']}" if opportunity["method"] else value
+    value = fmt.span(opportunity.recoverable_device_ns, opportunity.low_ns, opportunity.high_ns)
+    return f"{value}, {opportunity.method}" if opportunity.method else value
 
 
-def opportunity_href(opportunity: dict[str, Any]) -> str:
+def opportunity_href(opportunity: Opportunity) -> str:
     """The finding behind an opportunity; its workflow's runs when none is named."""
-    ids = opportunity.get("findings") or []
-    return finding_href(ids[0]) if ids else runs_href(workflow=opportunity["workflow"])
+    ids = opportunity.findings
+    return finding_href(ids[0]) if ids else runs_href(workflow=opportunity.workflow)
 
 
-def runs(rows: Sequence[dict[str, Any]], *, workflow: str | None = None, state: str | None = None) -> Answer:
+def runs(rows: Sequence[Run], *, workflow: str | None = None, state: str | None = None) -> Answer:
     """How many runs live, and how the others ended; of those that the filters let through."""
     of: list[Part] = [" of ", Link(fmt.name(workflow), runs_href(workflow=workflow))] if workflow else []
     if not rows:
         return ["No run", *of, f" {_ONE_IS.get(state or '', 'is known')}."] if of or state else ["No run is known yet."]
-    live = [row for row in rows if row["state"] == RunState.RUNNING]
-    held = sum(len(row.get("devices") or []) for row in live)
+    live = [row for row in rows if row.state == RunState.RUNNING]
+    held = sum(len(row.devices) for row in live)
     ended = len(rows) - len(live)
     parts: list[Part] = []
     if live:
@@ -84,30 +92,29 @@ def runs(rows: Sequence[dict[str, Any]], *, workflow: str | None = None, state: 
         verb = _ONE_IS.get(state, f"is {state}") if ended == 1 else _MANY_ARE.get(state, f"are {state}")
         return [plural(ended, "run"), *of, f" {verb}."]
     if ended:
-        failed = sum(row["state"] == RunState.FAILED for row in rows)
-        lost = sum(row["state"] == RunState.LOST for row in rows)
+        failed = sum(row.state == RunState.FAILED for row in rows)
+        lost = sum(row.state == RunState.LOST for row in rows)
         parts += [f"; of {plural(ended, 'run that ended', 'runs that ended')}, "]
         parts += [Link(f"{failed} failed", runs_href(workflow=workflow, state="failed"))] if failed else ["none failed"]
         parts += [" and ", Link(f"{lost} lost", runs_href(workflow=workflow, state="lost"))] if lost else []
     return [*parts, "."]
 
 
-def one_run(run: dict[str, Any], findings: Sequence[dict[str, Any]], now_ns: int) -> Answer:
+def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
     """How the run stands, what its device time did, and its worst finding."""
-    lasted = fmt.clock((run.get("end_ns") or now_ns) - run["start_ns"])
-    parts: list[Part] = [
-        {
-            RunState.RUNNING: f"Running for {lasted}",
-            RunState.FINISHED: f"Finished after {lasted}",
-            RunState.FAILED: f"Failed after {lasted}{_exit_words(run.get('exit_code'))}",
-            RunState.LOST: f"Lost after {lasted}: neither a heartbeat nor an end record came",
-        }.get(run["state"], f"{run['state']} after {lasted}")
-    ]
-    account, total = run.get("account"), run.get("device_ns")
+    lasted = fmt.clock((run.end_ns or now_ns) - run.start_ns)
+    stands: dict[str, str] = {
+        RunState.RUNNING: f"Running for {lasted}",
+        RunState.FINISHED: f"Finished after {lasted}",
+        RunState.FAILED: f"Failed after {lasted}{_exit_words(run.exit_code)}",
+        RunState.LOST: f"Lost after {lasted}: neither a heartbeat nor an end record came",
+    }
+    parts: list[Part] = [stands.get(run.state, f"{run.state} after {lasted}")]
+    account, total = run.account, run.device_ns
     if account and total:
         counted_ns = counted_until_ns(run)
         if counted_ns is not None:
-            parts += [f". Counted so far, over its first {fmt.clock(counted_ns - run['start_ns'])}"]
+            parts += [f". Counted so far, over its first {fmt.clock(counted_ns - run.start_ns)}"]
         held = Link(fmt.device_time(total), "#account")
         if has_no_trace(account):
             parts += [": no trace tells how much of its ", held, " did work"]
@@ -120,31 +127,31 @@ def one_run(run: dict[str, Any], findings: Sequence[dict[str, Any]], now_ns: int
     parts += ["."]
     if findings:
         worst = findings[0]
-        parts += [" Worst finding: ", Link(_without_stop(fmt.name(worst["title"])), finding_href(worst["finding"]))]
-        saving = worst.get("saving") or {}
-        whole = SavingUnit(saving["unit"]).whole if saving.get("unit") else "device time"
-        told = saving.get("share_frac") is None or "%" in worst["title"]  # most titles name the share themselves
-        parts += ["." if told else f", {fmt.percent(saving['share_frac'])} of the {whole}."]
+        parts += [" Worst finding: ", Link(_without_stop(fmt.name(worst.title)), finding_href(worst.finding))]
+        saving = worst.saving
+        whole = SavingUnit(saving.unit).whole if saving.unit else "device time"
+        told = saving.share_frac is None or "%" in worst.title  # most titles name the share themselves
+        parts += ["." if told else f", {fmt.percent(saving.share_frac)} of the {whole}."]
     return parts
 
 
-def one_finding(finding: dict[str, Any], step_ns: int | None) -> Answer:
+def one_finding(finding: Finding, step_ns: int | None) -> Answer:
     """What is wrong and what it costs."""
-    saving = finding["saving"]
-    value = fmt.span(saving["value"], saving.get("low"), saving.get("high"))
-    parts: list[Part] = [_without_stop(fmt.name(finding["title"]))]
-    if saving["value"] is None:
+    saving = finding.saving
+    value = fmt.span(saving.value, saving.low, saving.high)
+    parts: list[Part] = [_without_stop(fmt.name(finding.title))]
+    if saving.value is None:
         parts += [". What it costs could not be estimated"]
-    elif saving["unit"] == SavingUnit.RECORDING:
+    elif saving.unit == SavingUnit.RECORDING:
         parts += [". Without it the recording would be ", Link(value, "#gap"), " shorter"]
-    elif saving["unit"] == SavingUnit.STEP:
+    elif saving.unit == SavingUnit.STEP:
         of = f" of {fmt.duration(step_ns)}" if step_ns else ""
         parts += [". Without it each step", of, " would be ", Link(value, "#gap"), " shorter"]
     else:
         parts += [". It costs ", Link(value, "#cost"), " of device time"]
-    if saving.get("share_frac") is not None:
-        parts += [" (", Link(fmt.percent(saving["share_frac"]), "#cost"), f", {saving['method']})"]
-    workflow = finding["workflow"]
+    if saving.share_frac is not None:
+        parts += [" (", Link(fmt.percent(saving.share_frac), "#cost"), f", {saving.method})"]
+    workflow = finding.workflow
     return [*parts, ", in ", Link(fmt.name(workflow), runs_href(workflow=workflow)), "."]
 
 

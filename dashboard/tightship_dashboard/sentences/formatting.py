@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
+from tightship_platform.results.host import Device
 from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US, unbroken
 
 MISSING = "–"
@@ -171,12 +171,12 @@ def iso(time_ns: int | None) -> str:
     return local(time_ns, ZoneInfo("UTC")).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def devices(held: Sequence[dict[str, Any]]) -> str:
+def devices(held: Sequence[Device]) -> str:
     """'8 × NVIDIA H100 80GB HBM3', or the kinds counted when they differ."""
     if not held:
         return MISSING
     kinds: dict[str, int] = {}
     for device in held:
-        shown = name(device.get("name") or device.get("kind"), limit=60)
+        shown = name(device.name or device.kind, limit=60)
         kinds[shown] = kinds.get(shown, 0) + 1
     return ", ".join(f"{n} × {kind}" if n > 1 else kind for kind, n in kinds.items())

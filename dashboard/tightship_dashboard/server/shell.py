@@ -143,7 +143,7 @@ def register(app: Dash, database: Database) -> None:
         )
 
 
-def _offers(database: Database) -> list[dict[str, Any]]:
+def _offers(database: Database) -> list[dict[str, object]]:
     with database.session() as session:
         known_workflows = list_workflows(session)
         known_runs = list_runs(session, limit=_OFFERED)
@@ -151,16 +151,16 @@ def _offers(database: Database) -> list[dict[str, Any]]:
     groups = (
         (
             "Workflows",
-            [(runs_href(workflow=w["workflow"]), fmt.name(w["workflow"], limit=60)) for w in known_workflows],
+            [(runs_href(workflow=w.workflow), fmt.name(w.workflow, limit=60)) for w in known_workflows],
         ),
         (
             "Runs",
-            [(run_href(r["run"]), f"{fmt.name(r['run'])} {fmt.name(r['workflow'], limit=40)}") for r in known_runs],
+            [(run_href(r.run), f"{fmt.name(r.run)} {fmt.name(r.workflow, limit=40)}") for r in known_runs],
         ),
         (
             "Findings",
             [
-                (finding_href(f["finding"]), f"{fmt.name(f['title'], limit=70)} ({fmt.name(f['workflow'], limit=30)})")
+                (finding_href(f.finding), f"{fmt.name(f.title, limit=70)} ({fmt.name(f.workflow, limit=30)})")
                 for f in known_findings
             ],
         ),

@@ -23,6 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tightship_platform.database.models import Audit, Token
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
+from tightship_platform.results import token as results
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import NAME_MAX
@@ -182,16 +183,16 @@ def create_token(session: Session, name: str, scopes: Sequence[Scope], *, actor:
     return token
 
 
-def list_tokens(session: Session) -> list[dict[str, Any]]:
-    """All tokens, oldest first: name, scopes, created_ns, last_used_ns, revoked_ns."""
+def list_tokens(session: Session) -> list[results.Token]:
+    """All tokens, oldest first."""
     return [
-        {
-            "name": row.name,
-            "scopes": list(row.scopes),
-            "created_ns": row.created_ns,
-            "last_used_ns": row.last_used_ns,
-            "revoked_ns": row.revoked_ns,
-        }
+        results.Token(
+            name=row.name,
+            scopes=list(row.scopes),
+            created_ns=row.created_ns,
+            last_used_ns=row.last_used_ns,
+            revoked_ns=row.revoked_ns,
+        )
         for row in session.scalars(select(Token).order_by(Token.id))
     ]
 

@@ -1,13 +1,15 @@
-"""What routes share: the database of the request, and the form of an answer."""
+"""Shared by all routes: the database of the request, and the form of an answer."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import Annotated
 
 from fastapi import Depends, Request
 from starlette.responses import JSONResponse
 
 from tightship_platform.database.engine import Database
+from tightship_platform.results.codec import fields_of
 from tightship_platform.settings import Settings
 
 
@@ -27,6 +29,14 @@ Config = Annotated[Settings, Depends(_settings)]
 """The server's settings."""
 
 
-def reply(value: Any) -> JSONResponse:
-    """The value as JSON, as it is: what the functions behind the routes return is the public form already."""
-    return JSONResponse(value)
+class Answer(JSONResponse):
+    """A record, or a list of them, as JSON.
+
+    A route names the type of its answer as `response_model`, which documents it. The answer itself is written here
+    once: FastAPI does not look at it again.
+    """
+
+    def render(self, content: object) -> bytes:
+        """Its bytes."""
+        text = json.dumps(content, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8")

@@ -19,6 +19,7 @@ from tightship_platform.api.gate import PUBLIC
 from tightship_platform.client import API
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.vocabulary import Scope
+from tightship_platform.wire import Refusal
 
 JSON_MAX_BYTES = 16 * 1024**2
 """Largest JSON body; a batch of a minute of a host with eight devices has well under one MiB."""
@@ -72,7 +73,7 @@ class ScopedRoute(APIRoute):
 
 def scoped_router(tag: str) -> APIRouter:
     """A router of the API: its routes declare a scope each."""
-    return APIRouter(prefix=API, route_class=ScopedRoute, tags=[tag])
+    return APIRouter(prefix=API, route_class=ScopedRoute, tags=[tag], responses={"4XX": {"model": Refusal}})
 
 
 class _CheckedRequest(Request):

@@ -154,7 +154,7 @@ class ArtifactStore:
     def _entries(self, key: str) -> list[dict[str, Any]]:
         self._files.invalidate_cache()
         try:
-            entries: list[dict[str, Any]] = self._files.ls(self._path(key), detail=True)
+            entries = self._files.ls(self._path(key), detail=True)
         except FileNotFoundError:
             return []
         return sorted(entries, key=lambda entry: str(entry["name"]))

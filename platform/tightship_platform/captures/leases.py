@@ -151,10 +151,10 @@ def report(session: Session, key: str, told: CaptureReport, *, now: int | None =
     return capture
 
 
-def _manifest(expected: list[ExpectedRank], host: str) -> list[dict[str, Any]]:
+def _manifest(expected: list[ExpectedRank], host: str) -> list[dict[str, int | str]]:
     if len(expected) > MAX_RANKS:
         raise Invalid("Ranks in the manifest", len(expected), f"at most {MAX_RANKS}")
-    entries = [
+    entries: list[dict[str, int | str]] = [
         {
             "rank": validation.count("Rank", entry.rank, most=validation.RANK_MAX),
             "pid": validation.count("Pid", entry.pid, least=1, most=validation.INT32_MAX),

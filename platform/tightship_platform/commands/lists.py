@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.results.capture import Capture
+from tightship_platform.results.codec import decode
+from tightship_platform.results.finding import Finding, FindingSaving
+from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import (
     BUCKET_LABEL,
     awaits_account,
@@ -20,23 +24,14 @@ from tightship_platform.settings import load_settings
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, CaptureState, RunState
 
-_JSON_HELP = "Print a JSON array instead of a table. Keys: {}."
+T = TypeVar("T")
 
 
-def _json_option(keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option("--json", "as_json", is_flag=True, help=_JSON_HELP.format(keys))
-
-
-def _ask(path: str, **params: Any) -> list[dict[str, Any]]:
+def _ask(kind: type[T], path: str, **params: Any) -> T:
     from tightship_platform.client import ApiClient
 
     with ApiClient(load_settings()) as api:
-        items: list[dict[str, Any]] = api.get(path, params)
-    return items
-
-
-def _print_json(items: list[dict[str, Any]]) -> None:
-    click.echo(json.dumps(items, indent=2))
+        return decode(kind, api.get(path, params), path.removeprefix("/"))
 
 
 @click.command()
@@ -45,15 +40,12 @@ def _print_json(items: list[dict[str, Any]]) -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="At most so many, newest first."
 )
-@_json_option(
-    "run, workflow, team, owner, state, exit_code, start_ns, end_ns, devices, steps, device_ns, account{bucket: ns}, "
-    "accounted_ns"
-)
+@json_option(Run)
 def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List runs, newest first."""
-    items = _ask("/runs", workflow=workflow, state=state, limit=limit)
+    items = _ask(list[Run], "/runs", workflow=workflow, state=state, limit=limit)
     if as_json:
-        _print_json(items)
+        print_json(items)
         return
     from tightship_platform.terminal import Column, clock, print_table
 
@@ -72,13 +64,13 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
         ],
         [
             (
-                item["run"],
-                item["workflow"],
-                item["team"] or "–",
+                item.run,
+                item.workflow,
+                item.team or "–",
                 _state(item),
-                clock(item["start_ns"]),
-                format_ns(None if item["end_ns"] is None else item["end_ns"] - item["start_ns"]),
-                "–" if item["steps"] is None or awaits_account(item) else item["steps"],
+                clock(item.start_ns),
+                format_ns(None if item.end_ns is None else item.end_ns - item.start_ns),
+                "–" if item.steps is None or awaits_account(item) else item.steps,
                 _device_time(item),
                 _productive(item),
                 _largest_loss(item),
@@ -95,14 +87,12 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
 
 @click.command()
 @click.option("--run", metavar="RUN", help="Only captures of this run.")
-@_json_option(
-    "capture, run, workflow, state, reason, requested_ns, requested_by, stages, expected, params, ranks, latency_s"
-)
+@json_option(Capture)
 def captures(run: str | None, as_json: bool) -> None:
     """List captures (requests for a trace of a running job), newest first."""
-    items = _ask("/captures", run=run)
+    items = _ask(list[Capture], "/captures", run=run)
     if as_json:
-        _print_json(items)
+        print_json(items)
         return
     from tightship_platform.terminal import Column, clock, print_table
 
@@ -120,15 +110,15 @@ def captures(run: str | None, as_json: bool) -> None:
         ],
         [
             (
-                item["capture"],
-                item["run"],
-                item["workflow"],
-                item["state"],
-                clock(item["requested_ns"]),
-                item["requested_by"],
-                f"{len(item['ranks'])}/{len(item['expected'])}" if item["expected"] else len(item["ranks"]),
-                "–" if item["latency_s"] is None else f"{item['latency_s']:.1f} s",
-                item["reason"] or "",
+                item.capture,
+                item.run,
+                item.workflow,
+                item.state,
+                clock(item.requested_ns),
+                item.requested_by,
+                f"{len(item.ranks)}/{len(item.expected)}" if item.expected else len(item.ranks),
+                "–" if item.latency_s is None else f"{item.latency_s:.1f} s",
+                item.reason or "",
             )
             for item in items
         ],
@@ -139,15 +129,12 @@ def captures(run: str | None, as_json: bool) -> None:
 @click.command()
 @click.option("--run", metavar="RUN", help="Only findings of this run.")
 @click.option("--workflow", metavar="NAME", help="Only findings of this workflow.")
-@_json_option(
-    "finding, rule, title, run, workflow, trace, rank, where, fix, "
-    "saving{value, unit, low, high, method, share_frac}, evidence"
-)
+@json_option(Finding)
 def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
     """List findings, the largest saving first: what wastes device time, where, and what to change."""
-    items = _ask("/findings", run=run, workflow=workflow)
+    items = _ask(list[Finding], "/findings", run=run, workflow=workflow)
     if as_json:
-        _print_json(items)
+        print_json(items)
         return
     from tightship_platform.terminal import Column, print_table
 
@@ -164,14 +151,14 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
         ],
         [
             (
-                item["rule"],
-                item["workflow"],
-                item["run"],
-                "–" if item["rank"] is None else item["rank"],
-                item["where"] or "–",
-                _saving(item["saving"]),
-                format_frac(item["saving"]["share_frac"]),
-                item["fix"],
+                item.rule,
+                item.workflow,
+                item.run,
+                "–" if item.rank is None else item.rank,
+                item.where or "–",
+                _saving(item.saving),
+                format_frac(item.saving.share_frac),
+                item.fix,
             )
             for item in items
         ],
@@ -180,15 +167,12 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@_json_option(
-    "opportunity, position, workflow, team, rules, title, recoverable_device_ns, low_ns, high_ns, method, device_ns, "
-    "fix, state, findings"
-)
+@json_option(Opportunity)
 def opportunities(as_json: bool) -> None:
     """List opportunities: what to do first, and how much device time it would give back."""
-    items = _ask("/opportunities")
+    items = _ask(list[Opportunity], "/opportunities")
     if as_json:
-        _print_json(items)
+        print_json(items)
         return
     from tightship_platform.terminal import Column, print_table
 
@@ -206,15 +190,15 @@ def opportunities(as_json: bool) -> None:
         ],
         [
             (
-                item["position"],
-                item["workflow"],
-                " + ".join(item["rules"]),
-                format_ns(item["recoverable_device_ns"]),
-                "–" if item["low_ns"] is None else f"{format_ns(item['low_ns'])} – {format_ns(item['high_ns'])}",
-                format_ns(item["device_ns"]),
-                item["method"] or "–",
-                item["state"],
-                item["fix"],
+                item.position,
+                item.workflow,
+                " + ".join(item.rules),
+                format_ns(item.recoverable_device_ns),
+                "–" if item.low_ns is None else f"{format_ns(item.low_ns)} – {format_ns(item.high_ns)}",
+                format_ns(item.device_ns),
+                item.method or "–",
+                item.state,
+                item.fix,
             )
             for item in items
         ],
@@ -222,45 +206,45 @@ def opportunities(as_json: bool) -> None:
     )
 
 
-def _state(item: dict[str, Any]) -> str:
-    code = item["exit_code"]
-    return f"{item['state']} ({code})" if code else str(item["state"])
+def _state(item: Run) -> str:
+    code = item.exit_code
+    return f"{item.state} ({code})" if code else str(item.state)
 
 
-def _device_time(item: dict[str, Any]) -> str:
+def _device_time(item: Run) -> str:
     # What is counted of a live run lags behind its life.
-    counted = format_ns(item["device_ns"])
-    is_partial = item["account"] and (item["state"] == RunState.RUNNING or awaits_account(item))
+    counted = format_ns(item.device_ns)
+    is_partial = item.account and (item.state == RunState.RUNNING or awaits_account(item))
     return f"{counted} so far" if is_partial else counted
 
 
-def _productive(item: dict[str, Any]) -> str:
+def _productive(item: Run) -> str:
     account = listed_account(item)
     if account is None or has_no_trace(account):
         return "–"
-    return format_frac(account.get(Bucket.PRODUCTIVE, 0) / item["device_ns"])
+    return format_frac(account.get(Bucket.PRODUCTIVE, 0) / item.device_ns)
 
 
-def _largest_loss(item: dict[str, Any]) -> str:
+def _largest_loss(item: Run) -> str:
     account = listed_account(item)
     if account is None:
         return "–"
     bucket, loss_ns = largest_loss(account)
-    return f"{format_frac(loss_ns / item['device_ns'])} {BUCKET_LABEL[bucket]}" if loss_ns else "none"
+    return f"{format_frac(loss_ns / item.device_ns)} {BUCKET_LABEL[bucket]}" if loss_ns else "none"
 
 
 def _no_finding(run: str | None, workflow: str | None) -> str:
-    captures = _ask("/captures", run=run, workflow=workflow, limit=10_000)
-    analyzed = [capture for capture in captures if capture["state"] == CaptureState.ANALYZED]
-    traces = sum(rank["error"] is None for capture in analyzed for rank in capture["ranks"])
+    captures = _ask(list[Capture], "/captures", run=run, workflow=workflow, limit=10_000)
+    analyzed = [capture for capture in captures if capture.state == CaptureState.ANALYZED]
+    traces = sum(rank.error is None for capture in analyzed for rank in capture.ranks)
     if traces:
         return f"No finding: {plural(traces, 'trace')} analyzed, and no rule found anything to change."
     target = shlex.quote(run or workflow or "WORKFLOW")
     return f"No finding, as no trace was analyzed yet; ask for one of a running job with: tightship profile {target}"
 
 
-def _saving(saving: dict[str, Any]) -> str:
-    if saving["value"] is None:
+def _saving(saving: FindingSaving) -> str:
+    if saving.value is None:
         return "–"
-    per = saving["unit"].removeprefix("ns")  # /step, /recording, or nothing
-    return f"{format_ns(saving['value'])}{per} ({saving['method']})"
+    per = saving.unit.removeprefix("ns")  # /step, /recording, or nothing
+    return f"{format_ns(saving.value)}{per} ({saving.method})"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.results.token import Token
 from tightship_platform.settings import load_settings
 from tightship_platform.vocabulary import Scope
 
@@ -54,9 +54,7 @@ def create(name: str, scopes: tuple[str, ...]) -> None:
 
 
 @token.command("list")
-@click.option(
-    "--json", "as_json", is_flag=True, help="A JSON array: name, scopes, created_ns, last_used_ns, revoked_ns."
-)
+@json_option(Token)
 def list_(as_json: bool) -> None:
     """List all tokens by name. The tokens themselves are not kept."""
     settings = load_settings()
@@ -66,7 +64,7 @@ def list_(as_json: bool) -> None:
     with engine.open_database(settings) as opened, opened.session() as session:
         tokens = auth.list_tokens(session)
     if as_json:
-        click.echo(json.dumps(tokens, indent=2))
+        print_json(tokens)
         return
     from tightship_platform.terminal import Column, clock, print_table
 
@@ -74,11 +72,11 @@ def list_(as_json: bool) -> None:
         [Column("NAME"), Column("SCOPES"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
         [
             (
-                row["name"],
-                " ".join(row["scopes"]),
-                clock(row["created_ns"]),
-                clock(row["last_used_ns"]),
-                "active" if row["revoked_ns"] is None else f"revoked {clock(row['revoked_ns'])}",
+                row.name,
+                " ".join(row.scopes),
+                clock(row.created_ns),
+                clock(row.last_used_ns),
+                "active" if row.revoked_ns is None else f"revoked {clock(row.revoked_ns)}",
             )
             for row in tokens
         ],

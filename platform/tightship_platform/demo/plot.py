@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -27,6 +26,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from tightship_platform.client import ApiClient
 from tightship_platform.demo.report import print_report
 from tightship_platform.errors import ServerUnreachable, TightshipError
+from tightship_platform.results.capture import Capture
+from tightship_platform.results.codec import decode, fields_of
+from tightship_platform.results.demo import DemoResult
+from tightship_platform.results.finding import Finding
+from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.results.run import Run, RunDetail
 from tightship_platform.settings import DEFAULT_PORT, Settings, load_settings
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import CaptureState
@@ -97,7 +102,7 @@ def run_demo(*, home: Path | None, port: int | None, seconds: int, leave: bool, 
                 _settle(api, captures, progress, [bars[job] for job in JOBS], platform)
             result = _collect(api)
         if as_json:
-            sys.stdout.write(json.dumps(result, indent=2) + "\n")
+            sys.stdout.write(json.dumps(result, indent=2, default=fields_of) + "\n")
             sys.stdout.flush()
         else:
             out = Console()
@@ -245,14 +250,15 @@ def _train(
         while process.poll() is None:
             platform.check()
             run = _newest_run(api, job.workflow)
-            steps = (run or {}).get("steps") or 0
+            steps = (run.steps if run else None) or 0
             if steps and first_step is None:
                 first_step = time.monotonic()
             warm = steps >= WARM_STEPS and first_step is not None and time.monotonic() - first_step > PACE_S
             if run and not capture and warm:
                 params = CaptureParams(duration_ns=CAPTURE_NS)
-                capture = api.post("/captures", CaptureRequest(target=run["run"], params=params))["capture"]
-            state = api.get(f"/captures/{capture}")["state"] if capture else None
+                answer = api.post("/captures", CaptureRequest(target=run.run, params=params))
+                capture = decode(Capture, answer).capture
+            state = decode(Capture, api.get(f"/captures/{capture}")).state if capture else None
             progress.update(bar, stage=plural(steps, "step") + (f", trace {state}" if state else ""))
             time.sleep(0.5)
     finally:
@@ -267,11 +273,11 @@ def _train(
         )
     progress.stop_task(bar)
     progress.update(bar, stage="trained")
-    return str(capture)
+    return capture
 
 
-def _newest_run(api: ApiClient, workflow: str) -> dict[str, Any] | None:
-    runs = api.get("/runs", {"workflow": workflow, "limit": 1})
+def _newest_run(api: ApiClient, workflow: str) -> Run | None:
+    runs = decode(list[Run], api.get("/runs", {"workflow": workflow, "limit": 1}))
     return runs[0] if runs else None
 
 
@@ -290,21 +296,21 @@ def _settle(api: ApiClient, captures: list[str], progress: Progress, bars: list[
 
 def _unsettled(api: ApiClient, captures: list[str], progress: Progress, bars: list[TaskID]) -> list[str]:
     missing = []
-    opportunities = {item["workflow"] for item in api.get("/opportunities")}
+    opportunities = {item.workflow for item in decode(list[Opportunity], api.get("/opportunities"))}
     for key, bar in zip(captures, bars, strict=True):
-        capture = api.get(f"/captures/{key}")
-        state = CaptureState(capture["state"])
+        capture = decode(Capture, api.get(f"/captures/{key}"))
+        state = CaptureState(capture.state)
         if state.is_final and state != CaptureState.ANALYZED:
-            raise TightshipError(f"The capture of {capture['workflow']} {state}: {capture['reason']}")
-        run = api.get(f"/runs/{capture['run']}")
-        counted_ns = run["accounted_ns"] or 0  # null: something arrived since that changes it
+            raise TightshipError(f"The capture of {capture.workflow} {state}: {capture.reason}")
+        run = decode(RunDetail, api.get(f"/runs/{capture.run}"))
+        counted_ns = run.accounted_ns or 0  # null: something arrived since that changes it
         stage = f"trace {state}"
         if state != CaptureState.ANALYZED:
-            missing.append(f"analysis of {capture['workflow']}")
-        elif run["end_ns"] is None or counted_ns < run["end_ns"]:
-            missing.append(f"account of {capture['workflow']}")
-        elif api.get("/findings", {"run": run["run"]}) and capture["workflow"] not in opportunities:
-            missing.append(f"ranking of {capture['workflow']}")
+            missing.append(f"analysis of {capture.workflow}")
+        elif run.end_ns is None or counted_ns < run.end_ns:
+            missing.append(f"account of {capture.workflow}")
+        elif api.get("/findings", {"run": run.run}) and capture.workflow not in opportunities:
+            missing.append(f"ranking of {capture.workflow}")
         else:
             stage = "done"
             progress.update(bar, total=1, completed=1)
@@ -312,9 +318,9 @@ def _unsettled(api: ApiClient, captures: list[str], progress: Progress, bars: li
     return missing
 
 
-def _collect(api: ApiClient) -> dict[str, Any]:
-    return {
-        "runs": api.get("/runs"),
-        "findings": api.get("/findings"),
-        "opportunities": api.get("/opportunities"),
-    }
+def _collect(api: ApiClient) -> DemoResult:
+    return DemoResult(
+        runs=decode(list[Run], api.get("/runs")),
+        findings=decode(list[Finding], api.get("/findings")),
+        opportunities=decode(list[Opportunity], api.get("/opportunities")),
+    )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tightship_platform.results.demo import DemoResult
+from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.results.run import Run
 from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Bucket
 
 
-def print_report(result: dict[str, Any], console: Console) -> None:
-    """Print {runs, findings, opportunities} as a table of workflows, in the order of their opportunities."""
-    best: dict[str, dict[str, Any]] = {}
-    for opportunity in result["opportunities"]:
-        best.setdefault(opportunity["workflow"], opportunity)
+def print_report(result: DemoResult, console: Console) -> None:
+    """Print a table of workflows, in the order of their opportunities."""
+    best: dict[str, Opportunity] = {}
+    for one in result.opportunities:
+        best.setdefault(one.workflow, one)
     order = list(best)
-    runs = sorted(
-        result["runs"], key=lambda run: order.index(run["workflow"]) if run["workflow"] in best else len(order)
-    )
+    runs = sorted(result.runs, key=lambda run: order.index(run.workflow) if run.workflow in best else len(order))
     table = Table(title="What to do first", title_justify="left", title_style="bold", show_lines=True, expand=True)
     table.add_column("Workflow", no_wrap=True)
     table.add_column("Device time", justify="right", no_wrap=True)
@@ -29,29 +28,29 @@ def print_report(result: dict[str, Any], console: Console) -> None:
     table.add_column("Recoverable", justify="right")
     table.add_column("What to do", ratio=1)
     for run in runs:
-        opportunity = best.get(run["workflow"])
+        opportunity = best.get(run.workflow)
         table.add_row(
-            escape(run["workflow"]),
-            format_ns(run["device_ns"]),
+            escape(run.workflow),
+            format_ns(run.device_ns),
             _account(run),
-            escape(", ".join(opportunity["rules"])) if opportunity else "nothing above the thresholds",
+            escape(", ".join(opportunity.rules)) if opportunity else "nothing above the thresholds",
             _saving(opportunity),
-            escape(opportunity["fix"]) if opportunity else "–",
+            escape(opportunity.fix) if opportunity else "–",
         )
     console.print(table)
 
 
-def _account(run: dict[str, Any]) -> str:
-    account, total = run["account"] or {}, run["device_ns"] or 0
+def _account(run: Run) -> str:
+    account, total = run.account or {}, run.device_ns or 0
     rows = sorted(account.items(), key=lambda item: (item[0] != Bucket.PRODUCTIVE, -item[1]))
     return "\n".join(f"{format_frac(ns / total)} {bucket.replace('_', ' ')}" for bucket, ns in rows if ns) or "–"
 
 
-def _saving(opportunity: dict[str, Any] | None) -> str:
-    if opportunity is None or not opportunity["device_ns"] or opportunity["recoverable_device_ns"] is None:
+def _saving(opportunity: Opportunity | None) -> str:
+    if opportunity is None or not opportunity.device_ns or opportunity.recoverable_device_ns is None:
         return "–"
-    share = format_frac(opportunity["recoverable_device_ns"] / opportunity["device_ns"])
-    low, high = opportunity["low_ns"], opportunity["high_ns"]
-    if not low and opportunity["recoverable_device_ns"] == high:
-        return f"up to {share}\n{format_ns(high)}\n({opportunity['method']})"
-    return f"{share}\n{format_ns(low)} to {format_ns(high)}\n({opportunity['method']})"
+    share = format_frac(opportunity.recoverable_device_ns / opportunity.device_ns)
+    low, high = opportunity.low_ns, opportunity.high_ns
+    if not low and opportunity.recoverable_device_ns == high:
+        return f"up to {share}\n{format_ns(high)}\n({opportunity.method})"
+    return f"{share}\n{format_ns(low)} to {format_ns(high)}\n({opportunity.method})"

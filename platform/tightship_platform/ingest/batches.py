@@ -19,15 +19,15 @@ from tightship_platform.ingest.steps import counted_steps, put_steps
 from tightship_platform.samples import rollups
 from tightship_platform.samples.retention import DAY_NS, day_of, is_removed, is_too_old, removed_days
 from tightship_platform.units import now_ns
-from tightship_platform.wire import AllocationRecord, Batch, StepRecord
+from tightship_platform.wire import AllocationRecord, Batch, BatchReceived, StepRecord
 
 MAX_ROWS = 200_000
 """Rows of one batch; an agent that has more to tell sends several."""
 MAX_BUCKET_NS = 86_400_000_000_000
 
 
-def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int | None = None) -> dict[str, Any]:
-    """Store a batch; returns `{"rows": rows in it, "too_old": …, "unknown_runs": [key, …]}`. Idempotent.
+def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int | None = None) -> BatchReceived:
+    """Store a batch. Sent again, it changes nothing.
 
     Samples and steps of days whose records were removed, or that ended more than `keep_days` ago (0: none), are not
     stored but counted as `too_old`; the other rows are. See [Note: what may go] in `retention`.
@@ -93,7 +93,8 @@ def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int 
             run.steps = counted_steps(session, run)
     session.flush()
     _roll_up_late(session, samples, now)
-    return {"rows": count, "too_old": count - sum(len(part) for part in stored), "unknown_runs": unknown}
+    too_old = count - sum(len(part) for part in stored)
+    return BatchReceived(rows=count, too_old=too_old, unknown_runs=unknown)
 
 
 def _kept(session: Session, batch: Batch, keep_days: int, now: int) -> Callable[[int], bool]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
@@ -20,10 +18,12 @@ MAX_RANKS = 10_000
 MAX_ENTRIES = 64
 TEXT_MAX = 500
 SOURCE_STATES = ("ok", "absent", "error")
+Fact = str | int | float
+"""A system fact of a host."""
 
 
-def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None) -> dict[str, Any]:
-    """Take note of a host, its devices and its live runs; returns `{"unknown_runs": [key, …]}`.
+def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None) -> list[str]:
+    """Take note of a host, its devices and its live runs; returns the runs that were never announced.
 
     What a heartbeat says holds at the moment it arrives: a host whose clock is off keeps its runs alive.
 
@@ -48,7 +48,7 @@ def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None
         _note_ranks(run, live, beat.host)
         hold_now(session, run, live, device_ids, beat.time_ns)
     session.flush()
-    return {"unknown_runs": unknown}
+    return unknown
 
 
 def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
@@ -60,7 +60,7 @@ def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
         run.steps = max(*counts, run.steps or 0)
 
 
-def _check(beat: Heartbeat, now: int) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def _check(beat: Heartbeat, now: int) -> tuple[dict[str, Fact], list[dict[str, str]]]:
     validation.name("Host", beat.host)
     validation.time_ns("Heartbeat time_ns", beat.time_ns, now)
     if len(beat.runs) > MAX_RUNS:
@@ -85,10 +85,10 @@ def _check_rank(rank: RankRecord) -> None:
         validation.count("Steps", rank.steps)
 
 
-def _info(info: dict[str, Any]) -> dict[str, Any]:
+def _info(info: dict[str, Fact]) -> dict[str, Fact]:
     if len(info) > MAX_ENTRIES:
         raise Invalid("System facts", len(info), f"at most {MAX_ENTRIES}")
-    kept: dict[str, Any] = {}
+    kept: dict[str, Fact] = {}
     for key, value in info.items():
         validation.name("System fact", key)
         if isinstance(value, str):

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from tightship_platform.client import ApiClient
 from tightship_platform.errors import TightshipError
 from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
+from tightship_platform.results.codec import decode
+from tightship_platform.results.host import Host
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import NS_PER_S, now_ns
 
@@ -25,9 +27,9 @@ def _server(settings: Settings) -> str | None:
 def _agent(settings: Settings) -> str | None:
     """The agent is well when the server has heard of it lately."""
     with ApiClient(settings, timeout_s=5) as api:
-        for host in api.get("/hosts"):
-            if host["host"] == settings.host_name:
-                age_s = (now_ns() - host["last_seen_ns"]) / NS_PER_S
+        for host in decode(list[Host], api.get("/hosts"), "hosts"):
+            if host.host == settings.host_name:
+                age_s = (now_ns() - host.last_seen_ns) / NS_PER_S
                 return None if age_s <= FRESH_S else f"the server heard of {settings.host_name!r} {age_s:.0f} s ago"
     return f"the server never heard of {settings.host_name!r}"
 

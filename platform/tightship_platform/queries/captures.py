@@ -2,113 +2,122 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload, selectinload
 
-from tightship_platform.database.models import Capture, Run, Trace, Workflow
+from tightship_platform.database import models
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.runs import checked_limit, find_run
+from tightship_platform.results.capture import Capture, CapturedRank
 from tightship_platform.vocabulary import CaptureState
+from tightship_platform.wire import CaptureParams, ExpectedRank
 
-_WHOLE = (joinedload(Capture.run).joinedload(Run.workflow), selectinload(Capture.traces))
+_WHOLE = (joinedload(models.Capture.run).joinedload(models.Run.workflow), selectinload(models.Capture.traces))
 
 
 def list_captures(
     session: Session, *, run: str | None = None, workflow: str | None = None, limit: int = 200
-) -> list[dict[str, Any]]:
+) -> list[Capture]:
     """Captures, newest first, of one run, of all runs of a workflow, or of all.
 
     :raises NotFound: no such run.
     """
-    wanted = select(Capture).options(*_WHOLE).order_by(Capture.requested_ns.desc(), Capture.id.desc())
+    wanted = (
+        select(models.Capture).options(*_WHOLE).order_by(models.Capture.requested_ns.desc(), models.Capture.id.desc())
+    )
     if run is not None:
-        wanted = wanted.where(Capture.run_id == find_run(session, run).id)
+        wanted = wanted.where(models.Capture.run_id == find_run(session, run).id)
     if workflow is not None:
-        of_it = select(Run.id).join(Workflow).where(Workflow.name == workflow)
-        wanted = wanted.where(Capture.run_id.in_(of_it))
-    return [capture_dict(capture) for capture in session.scalars(wanted.limit(checked_limit(limit)))]
+        of_it = select(models.Run.id).join(models.Workflow).where(models.Workflow.name == workflow)
+        wanted = wanted.where(models.Capture.run_id.in_(of_it))
+    return [_capture(capture) for capture in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
-def newest_captures(session: Session, *, each: int) -> dict[str, list[dict[str, Any]]]:
+def newest_captures(session: Session, *, each: int) -> dict[str, list[Capture]]:
     """Workflow → its newest captures, at most `each`, newest first; empty for one that was never captured."""
-    newest_first = (Capture.requested_ns.desc(), Capture.id.desc())
-    place = func.row_number().over(partition_by=Run.workflow_id, order_by=newest_first).label("place")
-    placed = select(Capture.id, place).join(Run, Run.id == Capture.run_id).subquery()
+    newest_first = (models.Capture.requested_ns.desc(), models.Capture.id.desc())
+    place = func.row_number().over(partition_by=models.Run.workflow_id, order_by=newest_first).label("place")
+    placed = select(models.Capture.id, place).join(models.Run, models.Run.id == models.Capture.run_id).subquery()
     wanted = select(placed.c.id).where(placed.c.place <= checked_limit(each))
-    found: dict[str, list[dict[str, Any]]] = {
-        name: [] for name in session.scalars(select(Workflow.name).order_by(Workflow.name))
+    found: dict[str, list[Capture]] = {
+        name: [] for name in session.scalars(select(models.Workflow.name).order_by(models.Workflow.name))
     }
-    captures = select(Capture).options(*_WHOLE).where(Capture.id.in_(wanted)).order_by(*newest_first)
+    captures = select(models.Capture).options(*_WHOLE).where(models.Capture.id.in_(wanted)).order_by(*newest_first)
     for capture in session.scalars(captures):
-        found[capture.run.workflow.name].append(capture_dict(capture))
+        found[capture.run.workflow.name].append(_capture(capture))
     return found
 
 
-def get_capture(session: Session, key: str) -> dict[str, Any]:
+def get_capture(session: Session, key: str) -> Capture:
     """One capture as the database has it now.
 
     :raises NotFound: no such capture.
     """
     session.flush()
-    wanted = select(Capture).options(*_WHOLE).where(Capture.key == key).execution_options(populate_existing=True)
+    wanted = (
+        select(models.Capture)
+        .options(*_WHOLE)
+        .where(models.Capture.key == key)
+        .execution_options(populate_existing=True)
+    )
     capture = session.scalar(wanted)
     if capture is None:
         raise NotFound("capture", key[:40], "see `tightship captures`")
-    return capture_dict(capture)
+    return _capture(capture)
 
 
 def any_trace_analyzed(session: Session) -> bool:
     """Whether any trace at all was read and judged."""
     return (
-        session.scalar(select(Trace.id).where(Trace.analyzed_ns.is_not(None), Trace.error.is_(None)).limit(1))
+        session.scalar(
+            select(models.Trace.id).where(models.Trace.analyzed_ns.is_not(None), models.Trace.error.is_(None)).limit(1)
+        )
         is not None
     )
 
 
-def find_trace(session: Session, trace_id: int) -> Trace:
+def find_trace(session: Session, trace_id: int) -> models.Trace:
     """The trace of that id; its `url` is the key in the artifact store.
 
     :raises NotFound: there is none.
     """
-    trace = session.get(Trace, trace_id) if 0 < trace_id < 2**63 else None
+    trace = session.get(models.Trace, trace_id) if 0 < trace_id < 2**63 else None
     if trace is None:
         raise NotFound("trace", str(trace_id), "see the ranks in `tightship captures --json`")
     return trace
 
 
-def trace_url(trace: Trace) -> str:
+def trace_url(trace: models.Trace) -> str:
     """Where the API serves the file."""
     return f"/api/v1/traces/{trace.id}/file"
 
 
-def capture_dict(capture: Capture) -> dict[str, Any]:
-    """The public form of a capture."""
+def _capture(capture: models.Capture) -> Capture:
     uploaded_ns = capture.stages.get(CaptureState.UPLOADED.value)
-    return {
-        "capture": capture.key,
-        "run": capture.run.key,
-        "workflow": capture.run.workflow.name,
-        "state": capture.state,
-        "reason": capture.reason,
-        "requested_ns": capture.requested_ns,
-        "requested_by": capture.requested_by,
-        "stages": capture.stages,
-        "attempts": capture.attempts,
-        "expected": [{"rank": entry["rank"], "pid": entry["pid"]} for entry in capture.expected],
-        "params": capture.params,
-        "ranks": [
-            {
-                "rank": trace.rank,
-                "pid": trace.pid,
-                "bytes": trace.bytes,
-                "sha256": trace.sha256,
-                "url": None if trace.removed_ns is not None else trace_url(trace),
-                "trace": trace.id,
-                "error": trace.error,
-            }
-            for trace in sorted(capture.traces, key=lambda trace: trace.rank)
-        ],
-        "latency_s": None if uploaded_ns is None else (uploaded_ns - capture.requested_ns) / 1e9,
-    }
+    return Capture(
+        capture=capture.key,
+        run=capture.run.key,
+        workflow=capture.run.workflow.name,
+        state=capture.state,
+        reason=capture.reason,
+        requested_ns=capture.requested_ns,
+        requested_by=capture.requested_by,
+        stages=capture.stages,
+        attempts=capture.attempts,
+        expected=[ExpectedRank(rank=entry["rank"], pid=entry["pid"]) for entry in capture.expected],
+        params=CaptureParams(**capture.params),
+        ranks=[_rank(trace) for trace in sorted(capture.traces, key=lambda trace: trace.rank)],
+        latency_s=None if uploaded_ns is None else (uploaded_ns - capture.requested_ns) / 1e9,
+    )
+
+
+def _rank(trace: models.Trace) -> CapturedRank:
+    return CapturedRank(
+        rank=trace.rank,
+        pid=trace.pid,
+        bytes=trace.bytes,
+        sha256=trace.sha256,
+        url=None if trace.removed_ns is not None else trace_url(trace),
+        trace=trace.id,
+        error=trace.error,
+    )

@@ -2,70 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database.models import Finding, Run
+from tightship_platform.database import models
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.queries.workflows import find_workflow
+from tightship_platform.results.codec import decode
+from tightship_platform.results.evidence import Evidence
+from tightship_platform.results.finding import Finding, FindingSaving
 
-_WHOLE = (joinedload(Finding.run).joinedload(Run.workflow), joinedload(Finding.trace))
+_WHOLE = (joinedload(models.Finding.run).joinedload(models.Run.workflow), joinedload(models.Finding.trace))
 
 
 def list_findings(
     session: Session, *, run: str | None = None, workflow: str | None = None, limit: int = 1000
-) -> list[dict[str, Any]]:
+) -> list[Finding]:
     """Findings, those with the largest share first, of one run, one workflow or all.
 
     :raises NotFound: no such run or workflow.
     """
-    wanted = select(Finding).options(*_WHOLE)
+    wanted = select(models.Finding).options(*_WHOLE)
     if run is not None:
-        wanted = wanted.where(Finding.run_id == find_run(session, run).id)
+        wanted = wanted.where(models.Finding.run_id == find_run(session, run).id)
     if workflow is not None:
-        of_workflow = select(Run.id).where(Run.workflow_id == find_workflow(session, workflow).id)
-        wanted = wanted.where(Finding.run_id.in_(of_workflow))
-    wanted = wanted.order_by(Finding.share_frac.desc().nulls_last(), Finding.value.desc().nulls_last(), Finding.id)
-    return [finding_dict(finding) for finding in session.scalars(wanted.limit(checked_limit(limit)))]
+        of_workflow = select(models.Run.id).where(models.Run.workflow_id == find_workflow(session, workflow).id)
+        wanted = wanted.where(models.Finding.run_id.in_(of_workflow))
+    wanted = wanted.order_by(
+        models.Finding.share_frac.desc().nulls_last(), models.Finding.value.desc().nulls_last(), models.Finding.id
+    )
+    return [_finding(finding) for finding in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
-def get_finding(session: Session, finding_id: int) -> dict[str, Any]:
+def get_finding(session: Session, finding_id: int) -> Finding:
     """One finding.
 
     :raises NotFound: there is none of that id.
     """
     finding = None
     if 0 < finding_id < 2**63:
-        finding = session.scalar(select(Finding).options(*_WHOLE).where(Finding.id == finding_id))
+        finding = session.scalar(select(models.Finding).options(*_WHOLE).where(models.Finding.id == finding_id))
     if finding is None:
         raise NotFound("finding", str(finding_id), "see `tightship findings`; a new analysis replaces older findings")
-    return finding_dict(finding)
+    return _finding(finding)
 
 
-def finding_dict(finding: Finding) -> dict[str, Any]:
-    """The public form of a finding."""
-    return {
-        "finding": finding.id,
-        "rule": finding.rule,
-        "title": finding.title,
-        "run": finding.run.key,
-        "workflow": finding.run.workflow.name,
-        "trace": finding.trace_id,
-        "rank": None if finding.trace is None else finding.trace.rank,
-        "where": finding.place,
-        "fix": finding.fix,
-        "saving": {
-            "value": finding.value,
-            "unit": finding.unit,
-            "low": finding.low,
-            "high": finding.high,
-            "method": finding.method or None,
-            "share_frac": finding.share_frac,
-        },
-        "evidence": finding.evidence,
-        "created_ns": finding.created_ns,
-        "simulated": finding.run.simulated,
-    }
+def _finding(finding: models.Finding) -> Finding:
+    return Finding(
+        finding=finding.id,
+        rule=finding.rule,
+        title=finding.title,
+        run=finding.run.key,
+        workflow=finding.run.workflow.name,
+        trace=finding.trace_id,
+        rank=None if finding.trace is None else finding.trace.rank,
+        where=finding.place,
+        fix=finding.fix,
+        saving=FindingSaving(
+            value=finding.value,
+            unit=finding.unit,
+            low=finding.low,
+            high=finding.high,
+            method=finding.method or None,
+            share_frac=finding.share_frac,
+        ),
+        evidence=decode(list[Evidence], finding.evidence, f"Evidence of finding {finding.id}"),
+        created_ns=finding.created_ns,
+        simulated=finding.run.simulated,
+    )

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Run, RunAccount, Workflow
 from tightship_platform.errors import Invalid
+from tightship_platform.results.fleet import FleetAccount, FleetSlice
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import Bucket
 
@@ -25,11 +26,8 @@ NO_TEAM = "(no team)"
 Counts = defaultdict[str, int]
 
 
-def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> dict[str, Any]:
+def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> FleetAccount:
     """Device time of the period by bucket, in all, by team, by workflow and over time. Every part sums to the whole.
-
-    `runs` counts the runs with an account that lie in the period, `unaccounted_runs` those whose account is still to
-    come.
 
     :raises Invalid: the period is empty.
     """
@@ -56,19 +54,21 @@ def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> dict[str
                 told = until
             for counts in (total, teams[team or NO_TEAM], workflows[workflow]):
                 counts[bucket] += told - before
-    return {
-        "since_ns": since_ns,
-        "until_ns": until_ns,
-        "device_ns": sum(total.values()),
-        "runs": runs,
-        "unaccounted_runs": _unaccounted(session, since_ns, until_ns),
-        "buckets": _all_buckets(total),
-        "by_team": _largest_first(teams),
-        "by_workflow": _largest_first(workflows),
-        "over_time": [{"time_ns": since_ns + i * width_ns, "buckets": _all_buckets(slices[i])} for i in sorted(slices)],
-        "slice_ns": width_ns,
-        "simulated": simulated,
-    }
+    return FleetAccount(
+        since_ns=since_ns,
+        until_ns=until_ns,
+        device_ns=sum(total.values()),
+        runs=runs,
+        unaccounted_runs=_unaccounted(session, since_ns, until_ns),
+        buckets=_all_buckets(total),
+        by_team=_largest_first(teams),
+        by_workflow=_largest_first(workflows),
+        over_time=[
+            FleetSlice(time_ns=since_ns + i * width_ns, buckets=_all_buckets(slices[i])) for i in sorted(slices)
+        ],
+        slice_ns=width_ns,
+        simulated=simulated,
+    )
 
 
 def _accounts(since_ns: int, until_ns: int) -> Any:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Action, Plan, Verification
 from tightship_platform.ingest.offload import KIND
+from tightship_platform.results.run import RunOffload
 
 
-def offload_of(session: Session, run_id: int) -> dict[str, Any] | None:
-    """The plan of a run and its steps: `plan`, `predicted_ns`, `measured_ns`, `step`; None where it used none."""
+def offload_of(session: Session, run_id: int) -> RunOffload | None:
+    """The plan of a run and its steps; None where it used none."""
     rows = (
         select(Plan.body, Verification.predicted_ns, Verification.measured_ns, Verification.after)
         .join(Action, Action.plan_id == Plan.id)
@@ -23,4 +22,4 @@ def offload_of(session: Session, run_id: int) -> dict[str, Any] | None:
     row = session.execute(rows.limit(1)).first()
     if row is None:
         return None
-    return {"plan": row.body, "predicted_ns": row.predicted_ns, "measured_ns": row.measured_ns, "step": row.after}
+    return RunOffload(plan=row.body, predicted_ns=row.predicted_ns, measured_ns=row.measured_ns, step=row.after)

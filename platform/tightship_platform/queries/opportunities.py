@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database.models import Opportunity
+from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.results.opportunity import Opportunity
 
 
-def list_opportunities(session: Session) -> list[dict[str, Any]]:
+def list_opportunities(session: Session) -> list[Opportunity]:
     """All opportunities in the order in which they were ranked."""
-    wanted = select(Opportunity).options(joinedload(Opportunity.workflow))
-    return [opportunity_dict(row) for row in session.scalars(wanted.order_by(Opportunity.position, Opportunity.id))]
+    wanted = select(models.Opportunity).options(joinedload(models.Opportunity.workflow))
+    return [
+        _opportunity(row)
+        for row in session.scalars(wanted.order_by(models.Opportunity.position, models.Opportunity.id))
+    ]
 
 
-def get_opportunity(session: Session, opportunity_id: int) -> dict[str, Any]:
+def get_opportunity(session: Session, opportunity_id: int) -> Opportunity:
     """One opportunity.
 
     :raises NotFound: there is none of that id.
     """
-    return opportunity_dict(find_opportunity(session, opportunity_id))
+    return _opportunity(find_opportunity(session, opportunity_id))
 
 
-def find_opportunity(session: Session, opportunity_id: int) -> Opportunity:
+def find_opportunity(session: Session, opportunity_id: int) -> models.Opportunity:
     """The opportunity of that id.
 
     :raises NotFound: there is none.
     """
     found = None
     if 0 < opportunity_id < 2**63:
-        wanted = select(Opportunity).options(joinedload(Opportunity.workflow)).where(Opportunity.id == opportunity_id)
+        wanted = (
+            select(models.Opportunity)
+            .options(joinedload(models.Opportunity.workflow))
+            .where(models.Opportunity.id == opportunity_id)
+        )
         found = session.scalar(wanted)
     if found is None:
         raise NotFound("opportunity", str(opportunity_id), "see `tightship opportunities`")
     return found
 
 
-def opportunity_dict(opportunity: Opportunity) -> dict[str, Any]:
-    """The public form of an opportunity."""
-    return {
-        "opportunity": opportunity.id,
-        "position": opportunity.position,
-        "workflow": opportunity.workflow.name,
-        "team": opportunity.workflow.team,
-        "owner": opportunity.workflow.owner,
-        "rules": opportunity.rules,
-        "title": opportunity.title,
-        "recoverable_device_ns": opportunity.value,
-        "low_ns": opportunity.low,
-        "high_ns": opportunity.high,
-        "method": opportunity.method or None,
-        "device_ns": opportunity.device_ns,
-        "fix": opportunity.fix,
-        "state": opportunity.state,
-        "findings": opportunity.findings,
-        "updated_ns": opportunity.updated_ns,
-    }
+def _opportunity(opportunity: models.Opportunity) -> Opportunity:
+    return Opportunity(
+        opportunity=opportunity.id,
+        position=opportunity.position,
+        workflow=opportunity.workflow.name,
+        team=opportunity.workflow.team,
+        owner=opportunity.workflow.owner,
+        rules=opportunity.rules,
+        title=opportunity.title,
+        recoverable_device_ns=opportunity.value,
+        low_ns=opportunity.low,
+        high_ns=opportunity.high,
+        method=opportunity.method or None,
+        device_ns=opportunity.device_ns,
+        fix=opportunity.fix,
+        state=opportunity.state,
+        findings=opportunity.findings,
+        updated_ns=opportunity.updated_ns,
+    )

@@ -13,6 +13,8 @@ from tightship_platform.database.models import Capture, Device, Host, Rollup, Ru
 from tightship_platform.errors import Invalid
 from tightship_platform.queries.allocations import held_intervals
 from tightship_platform.queries.runs import find_run
+from tightship_platform.results.host import HostDevice
+from tightship_platform.results.timeline import CaptureSpan, DeviceSeries, RunSeries, StepSeries, Timeline
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.samples.rollups import HOUR_NS, METRICS, MINUTE_NS
 from tightship_platform.vocabulary import CaptureState
@@ -22,7 +24,7 @@ MAX_FILLED = 100 * MAX_POINTS
 """Values of all ranks up to which holes between step buckets are filled slice by slice."""
 
 
-def run_timeline(session: Session, key: str, *, points: int = 600) -> dict[str, Any]:
+def run_timeline(session: Session, key: str, *, points: int = 600) -> Timeline:
     """Series of a run from its start to its end (or last sign of life), at most about `points` values each.
 
     Each value is the mean of a slice of time and stands at the slice's start. Long runs are read from their rollups.
@@ -39,26 +41,22 @@ def run_timeline(session: Session, key: str, *, points: int = 600) -> dict[str, 
     end_ns = _end(session, run)
     width_ns = max(-(-(end_ns - start_ns) // points), 1)
     devices = _devices(session, run)
-    return {
-        "run": run.key,
-        "start_ns": start_ns,
-        "end_ns": end_ns,
-        "width_ns": width_ns,
-        "devices": [
-            {**described, **_device_series(session, run, device_id, start_ns, end_ns, width_ns)}
-            for device_id, described in devices.items()
+    return Timeline(
+        run=run.key,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        width_ns=width_ns,
+        devices=[
+            DeviceSeries(**(vars(device) | _device_series(session, run, device_id, start_ns, end_ns, width_ns)))
+            for device_id, device in devices.items()
         ],
-        "run_samples": [
-            {
-                "device": described["uuid"],
-                "host": described["host"],
-                **_run_series(session, run, device_id, end_ns, width_ns),
-            }
-            for device_id, described in devices.items()
+        run_samples=[
+            RunSeries(device=device.uuid, host=device.host, **_run_series(session, run, device_id, end_ns, width_ns))
+            for device_id, device in devices.items()
         ],
-        "steps": _steps(session, run, end_ns, width_ns, points),
-        "captures": _captures(session, run),
-    }
+        steps=_steps(session, run, end_ns, width_ns, points),
+        captures=_captures(session, run),
+    )
 
 
 def _end(session: Session, run: Run) -> int:
@@ -73,7 +71,7 @@ def _end(session: Session, run: Run) -> int:
     return max(end_ns, *(int(time_ns or 0) for time_ns in later))
 
 
-def _devices(session: Session, run: Run) -> dict[int, dict[str, Any]]:
+def _devices(session: Session, run: Run) -> dict[int, HostDevice]:
     held = list(held_intervals(session, [run.id]).get(run.id, {}))
     rows = session.execute(
         select(Device.id, Host.name.label("host"), Device.uuid, Device.kind, Device.name, Device.memory_bytes)
@@ -82,13 +80,7 @@ def _devices(session: Session, run: Run) -> dict[int, dict[str, Any]]:
         .order_by(Host.name, Device.uuid)
     )
     return {
-        row.id: {
-            "host": row.host,
-            "uuid": row.uuid,
-            "kind": row.kind,
-            "name": row.name,
-            "memory_bytes": row.memory_bytes,
-        }
+        row.id: HostDevice(host=row.host, uuid=row.uuid, kind=row.kind, name=row.name, memory_bytes=row.memory_bytes)
         for row in rows
     }
 
@@ -147,7 +139,7 @@ def _number(name: str, value: Any) -> float | int | None:
     return round(value) if is_whole else float(value)
 
 
-def _steps(session: Session, run: Run, end_ns: int, width_ns: int, points: int) -> list[dict[str, Any]]:
+def _steps(session: Session, run: Run, end_ns: int, width_ns: int, points: int) -> list[StepSeries]:
     """Steps per second of each rank. Buckets without steps are not recorded: between two buckets the rate is zero."""
     slice_ns = _slice(StepStat.time_ns, run.start_ns, width_ns)
     rows = session.execute(
@@ -170,7 +162,7 @@ def _steps(session: Session, run: Run, end_ns: int, width_ns: int, points: int) 
     found = []
     for rank, slices in ranks:
         times, rates = _rates(slices, end_ns, width_ns, is_filled=is_filled)
-        found.append({"rank": rank, "time_ns": times, "steps_per_s": rates})
+        found.append(StepSeries(rank=rank, time_ns=times, steps_per_s=rates))
     return found
 
 
@@ -203,7 +195,7 @@ def _rates(
     return times, rates
 
 
-def _captures(session: Session, run: Run) -> list[dict[str, Any]]:
+def _captures(session: Session, run: Run) -> list[CaptureSpan]:
     captures = session.scalars(select(Capture).where(Capture.run_id == run.id).order_by(Capture.requested_ns))
     found = []
     for capture in captures:
@@ -212,12 +204,12 @@ def _captures(session: Session, run: Run) -> list[dict[str, Any]]:
         ends = (CaptureState.WRITTEN, CaptureState.UPLOADED, CaptureState.FAILED)
         end_ns = next((stages[state.value] for state in ends if state.value in stages), None)
         found.append(
-            {
-                "capture": capture.key,
-                "state": capture.state,
-                "requested_ns": capture.requested_ns,
-                "start_ns": start_ns,
-                "end_ns": end_ns,
-            }
+            CaptureSpan(
+                capture=capture.key,
+                state=capture.state,
+                requested_ns=capture.requested_ns,
+                start_ns=start_ns,
+                end_ns=end_ns,
+            )
         )
     return found

@@ -19,3 +19,11 @@ class Health:
     """`ok` or `unreachable`; work waits until it is back."""
     schema: str | None
     """Version of the database's schema; null: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFault:
+    """Whose the artifact store is."""
+
+    fault: str | None
+    """Why nothing may be removed from it; null: it is this installation's."""

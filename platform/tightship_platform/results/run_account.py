@@ -1,13 +1,13 @@
-"""What the account of a run says: how far it counts, what did work, what was lost most. One rule for pages and lists.
+"""The account of a run in words: how far it counts, what did work, what was lost most. One rule for pages and lists.
 
-A run is a dict as `reads.runs.list_runs` and the API give it; an account is bucket → device-ns.
+An account is bucket → device-ns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from tightship_platform.results.run import Run
 from tightship_platform.vocabulary import Bucket, RunState
 
 BUCKET_LABEL: dict[Bucket, str] = {
@@ -55,23 +55,22 @@ def has_no_trace(account: Mapping[str, int]) -> bool:
     return not account.get(Bucket.PRODUCTIVE) and bool(account.get(Bucket.UNEXPLAINED))
 
 
-def counted_until_ns(run: Mapping[str, Any]) -> int | None:
+def counted_until_ns(run: Run) -> int | None:
     """Up to when the account of a run counts, where that is not yet all of its life."""
-    counted_ns: int | None = run.get("accounted_ns")
-    if run.get("account") is None or counted_ns is None:
+    counted_ns = run.accounted_ns
+    if run.account is None or counted_ns is None:
         return None
-    if run["end_ns"] is None:
-        return counted_ns if run["state"] == RunState.RUNNING else None
-    return counted_ns if counted_ns < run["end_ns"] else None
+    if run.end_ns is None:
+        return counted_ns if run.state == RunState.RUNNING else None
+    return counted_ns if counted_ns < run.end_ns else None
 
 
-def awaits_account(run: Mapping[str, Any]) -> bool:
+def awaits_account(run: Run) -> bool:
     """The run has ended and its account does not yet count all of its life: its last records are on their way."""
-    return run["end_ns"] is not None and counted_until_ns(run) is not None
+    return run.end_ns is not None and counted_until_ns(run) is not None
 
 
-def listed_account(run: Mapping[str, Any]) -> dict[str, int] | None:
+def listed_account(run: Run) -> dict[str, int] | None:
     """The account of a run where a list may show shares of it; None before there is one that holds device time, and
     while an ended run's is not complete."""
-    account: dict[str, int] | None = run["account"]
-    return account if account and run["device_ns"] and not awaits_account(run) else None
+    return run.account if run.account and run.device_ns and not awaits_account(run) else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
@@ -56,7 +55,7 @@ _CONNECT_S = 3
 _KNOCK_S = 1
 
 
-def _broker(settings: Settings) -> dict[str, Any]:
+def _broker(settings: Settings) -> dict[str, object]:
     try:
         parts = urlsplit(settings.broker_url)
         scheme, _ = parts.scheme, parts.port
@@ -85,7 +84,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
     raise Invalid("TIGHTSHIP_BROKER_URL", settings.broker_url, "filesystem:// or a redis:// or rediss:// URL")
 
 
-def _beat_schedule() -> dict[str, dict[str, Any]]:
+def _beat_schedule() -> dict[str, dict[str, object]]:
     # A periodic task that no worker took within its period is worth nothing: the next one does the same.
     return {
         name: {"task": name, "schedule": period_s, "options": {"expires": period_s}}

@@ -36,7 +36,7 @@ STALE_CLAIM_S = 3600.0
 """A claimed file this old belongs to a process that died between claiming and reading it."""
 
 
-def folders(home: Path) -> dict[str, Any]:
+def folders(home: Path) -> dict[str, object]:
     """`broker_transport_options` for a broker below `home`; creates the folders, for this user only."""
     root = home / "broker"
     for name in ("queue", "processed", "control", "rejected"):

@@ -41,11 +41,11 @@ def test_from_capture_to_opportunity(platform: Any) -> None:
     key = a_capture(database, open_artifacts(platform.settings), "a1", {0: recorded("starved")}, now=now_ns())
     tasks.analyze_capture(key)
     with database.session() as session:
-        assert captures.get_capture(session, key)["state"] == "analyzed"
-        assert runs.get_run(session, "a1")["account"] is not None, "accounted for at once, not with the next period"
+        assert captures.get_capture(session, key).state == "analyzed"
+        assert runs.get_run(session, "a1").account is not None, "accounted for at once, not with the next period"
         [finding] = findings.list_findings(session)
         [opportunity] = opportunities.list_opportunities(session)
-        assert opportunity["findings"] == [finding["finding"]], "and ranked"
+        assert opportunity.findings == [finding.finding], "and ranked"
         finish(session)
     for _ in range(2):
         tasks.account_runs()
@@ -53,8 +53,8 @@ def test_from_capture_to_opportunity(platform: Any) -> None:
         tasks.rank_opportunities()
     with database.session() as session:
         run = runs.get_run(session, "a1")
-        assert sum(run["account"].values()) == run["device_ns"]
-        assert run["account"]["startup"] > 0 and run["account"]["shutdown"] > 0
+        assert sum(run.account.values()) == run.device_ns
+        assert run.account["startup"] > 0 and run.account["shutdown"] > 0
         assert len(findings.list_findings(session)) == 1
 
 

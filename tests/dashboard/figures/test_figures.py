@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,11 +12,17 @@ from zoneinfo import ZoneInfo
 import plotly.graph_objects as go
 import pytest
 from dash import html
+from made_records import make
 from plotly.utils import PlotlyJSONEncoder
 
 from tightship_dashboard.figures import account, captures, chart, elements, gap, grid, metrics, over_time, phases
 from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.pages import one_run
+from tightship_platform.results.capture import Capture
+from tightship_platform.results.evidence import Gap
+from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.run import Run
+from tightship_platform.results.timeline import Timeline
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 from tightship_platform.vocabulary import Bucket
 
@@ -81,11 +88,11 @@ def test_what_did_work_is_missing_where_no_trace_tells() -> None:
 
 @pytest.mark.parametrize(("is_live", "todo"), [(True, "Capture a trace below."), (False, "a trace of its next run.")])
 def test_a_run_that_counted_no_step_says_so_once(is_live: bool, todo: str) -> None:
-    run = {"account": {"unexplained": H}, "device_ns": H, "steps": 0}
+    run = make(Run, account={"unexplained": H}, device_ns=H, steps=0)
     shown = texts(one_run._account(SimpleNamespace(run=run, is_live=is_live)))
     assert shown.count("No steps were counted") == 1 and shown.endswith(todo)
     for told in {"steps": 5}, {"account": {"productive": H}}:
-        assert "No steps" not in texts(one_run._account(SimpleNamespace(run=run | told, is_live=is_live)))
+        assert "No steps" not in texts(one_run._account(SimpleNamespace(run=replace(run, **told), is_live=is_live)))
 
 
 def test_teams_share_one_scale() -> None:
@@ -98,8 +105,8 @@ def test_teams_share_one_scale() -> None:
 # ---- charts ----------------------------------------------------------------------------------------------------------
 
 
-def period(points: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"since_ns": T0, "until_ns": T0 + 3 * H, "slice_ns": H, "over_time": points}
+def period(points: list[dict[str, Any]]) -> FleetAccount:
+    return make(FleetAccount, since_ns=T0, until_ns=T0 + 3 * H, slice_ns=H, over_time=points)
 
 
 def test_over_time_stacks_everything_and_names_units() -> None:
@@ -124,9 +131,9 @@ def test_times_of_a_chart_are_the_viewers() -> None:
     assert here["layout"]["xaxis"]["title"]["text"] == "EDT"
 
 
-def timeline(**changes: Any) -> dict[str, Any]:
+def timeline(**changes: Any) -> Timeline:
     times = [T0 + i * NS_PER_S for i in range(4)]
-    return {
+    given = {
         "start_ns": T0,
         "end_ns": T0 + 4 * NS_PER_S,
         "devices": [
@@ -140,7 +147,8 @@ def timeline(**changes: Any) -> dict[str, Any]:
             {"capture": "c1", "state": "analyzed", "requested_ns": T0, "start_ns": T0 + NS_PER_S, "end_ns": None},
             {"capture": "c2", "state": "expired", "requested_ns": T0 + NS_PER_S, "start_ns": None, "end_ns": None},
         ],
-    } | changes
+    }
+    return make(Timeline, given, **changes)
 
 
 def test_metrics_share_one_time_axis_and_leave_out_what_was_not_recorded() -> None:
@@ -177,12 +185,11 @@ def test_a_run_without_any_metric_still_draws() -> None:
     assert not metrics.is_empty(timeline())
 
 
-def gap_evidence(cause: str = "input", name: str = "aten::mm") -> dict[str, Any]:
+def gap_evidence(cause: str = "input", name: str = "aten::mm", frames: list[dict[str, Any]] | None = None) -> Gap:
     def span(start: int, end: int, depth: int = 0) -> dict[str, Any]:
         return {"name": name, "start_ns": T0 + start * NS_PER_MS, "end_ns": T0 + end * NS_PER_MS, "depth": depth}
 
-    return {
-        "kind": "gap",
+    evidence = {
         "step": 4,
         "start_ns": T0,
         "end_ns": T0 + 40 * NS_PER_MS,
@@ -190,9 +197,10 @@ def gap_evidence(cause: str = "input", name: str = "aten::mm") -> dict[str, Any]
         "lanes": [
             {"lane": "device", "spans": [span(-10, 0), span(40, 50)]},
             {"lane": "host", "spans": [span(-1, 39), span(0, 20, 1)]},
-            {"lane": "frames", "spans": []},
+            {"lane": "frames", "spans": frames or []},
         ],
     }
+    return make(Gap, evidence)
 
 
 def test_the_gap_is_shaded_from_zero_to_its_length_and_its_cause_is_named() -> None:
@@ -213,16 +221,13 @@ def test_the_gap_is_shaded_from_zero_to_its_length_and_its_cause_is_named() -> N
 
 
 def test_frames_that_enclose_everything_give_way_to_those_that_tell_something() -> None:
-    evidence = gap_evidence()
     at, end = T0 - 5 * NS_PER_MS, T0 + 45 * NS_PER_MS
     whole = [{"name": f"outer {d}", "start_ns": at, "end_ns": end, "depth": d} for d in range(20)]
     inner = {"name": "decode", "start_ns": T0, "end_ns": T0 + 30 * NS_PER_MS, "depth": 20}
-    evidence["lanes"][2]["spans"] = [*whole, inner]
-    drawn = plotted(gap.figure(evidence))
+    drawn = plotted(gap.figure(gap_evidence(frames=[*whole, inner])))
     assert list(drawn.data[2].text) == ["outer 18", "outer 19", "decode"]
     assert "Python frames (18 outer ones left out)" in [note.text for note in drawn.layout.annotations]
-    evidence["lanes"][2]["spans"] = whole[:3]
-    assert list(plotted(gap.figure(evidence)).data[2].text) == ["outer 0", "outer 1", "outer 2"]
+    assert list(plotted(gap.figure(gap_evidence(frames=whole[:3]))).data[2].text) == ["outer 0", "outer 1", "outer 2"]
 
 
 @pytest.mark.parametrize(
@@ -246,8 +251,11 @@ def test_charts_escape_what_plotly_would_read_as_markup() -> None:
     assert "<a " not in drawn
     assert "&lt;img" in drawn
     hostile = timeline(steps=[], run_samples=[])
-    hostile["devices"][0]["uuid"] = HOSTILE
-    hostile["captures"][0]["capture"] = HOSTILE
+    hostile = replace(
+        hostile,
+        devices=[replace(hostile.devices[0], uuid=HOSTILE)],
+        captures=[replace(hostile.captures[0], capture=HOSTILE), *hostile.captures[1:]],
+    )
     drawn = json.dumps(metrics.figure(hostile, UTC), cls=PlotlyJSONEncoder)
     assert "<img" not in drawn
     # Names stand in customdata only: a template in a name is not filled in.
@@ -263,7 +271,7 @@ def test_a_chart_has_a_name_for_those_who_do_not_see_it() -> None:
 
 
 def test_phases_are_to_scale_and_end_where_the_steps_end() -> None:
-    run = {"start_ns": T0, "end_ns": T0 + 4 * NS_PER_S, "state": "finished"}
+    run = make(Run, start_ns=T0, end_ns=T0 + 4 * NS_PER_S, state="finished")
     strip = phases.strip(run, timeline(), T0, UTC)
     widths = [n.style["width"] for n in tree(strip) if getattr(n, "className", None) == "phase"]
     assert widths == ["25.000%", "25.000%", "50.000%"]
@@ -271,19 +279,22 @@ def test_phases_are_to_scale_and_end_where_the_steps_end() -> None:
 
 
 def test_phases_agree_with_the_account_once_there_is_one() -> None:
-    run = {"start_ns": T0, "end_ns": T0 + 10 * NS_PER_S, "state": "finished", "steps": 5, "devices": [{}, {}]}
-    run["account"] = {"startup": 4 * NS_PER_S, "shutdown": 2 * NS_PER_S, "productive": 14 * NS_PER_S}
+    run = make(
+        Run,
+        {"start_ns": T0, "end_ns": T0 + 10 * NS_PER_S, "state": "finished", "steps": 5, "devices": [{}, {}]},
+        account={"startup": 4 * NS_PER_S, "shutdown": 2 * NS_PER_S, "productive": 14 * NS_PER_S},
+    )
     strip = phases.strip(run, timeline(), T0, UTC)
     assert re.search(r"start-up 2.0 s.*steps 7.0 s.*shutdown 1.0 s", texts(strip))
 
 
 def test_a_run_without_steps_is_one_phase() -> None:
-    run = {"start_ns": T0, "end_ns": None, "state": "running"}
+    run = make(Run, start_ns=T0, end_ns=None, state="running")
     assert "no step counted 1 h 0 min" in texts(phases.strip(run, timeline(steps=[]), T0 + H, UTC))
 
 
-def capture(state: str = "recording", **changes: Any) -> dict[str, Any]:
-    return {
+def capture(state: str = "recording", **changes: Any) -> Capture:
+    given = {
         "capture": "c1",
         "state": state,
         "reason": None,
@@ -295,11 +306,12 @@ def capture(state: str = "recording", **changes: Any) -> dict[str, Any]:
             "armed": T0 + 2 * NS_PER_S,
             "recording": T0 + 3 * NS_PER_S,
         },
-        "params": {"duration_ns": NS_PER_S, "stacks": True},
+        "params": {"duration_ns": NS_PER_S, "stacks": True, "shapes": False},
         "expected": [{"rank": 0, "pid": 1}, {"rank": 1, "pid": 2}],
         "ranks": [],
         "latency_s": None,
-    } | changes
+    }
+    return make(Capture, given, **changes)
 
 
 def stages(listing: Any) -> list[tuple[str, str]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from made_records import make
+
 from tightship_dashboard.pages.one_run import _offload
+from tightship_platform.results.run import RunOffload
 
 
 def text(**used: object) -> str:
-    return str(_offload({"plan": {}, "step": {}, "predicted_ns": None, "measured_ns": None} | used).children)
+    return str(_offload(make(RunOffload, **used)).children)
 
 
 def test_predicted_against_measured() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+from made_records import make
 
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences.formatting import NBSP
 from tightship_dashboard.sentences.links import Answer, Link, finding_href, run_href, runs_href
 from tightship_platform.queries.fleet import NO_TEAM
+from tightship_platform.results.finding import Finding
+from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.results.run import Run
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 
 H = 3600 * NS_PER_S
@@ -21,23 +28,27 @@ def hrefs(answer: Answer) -> list[str]:
     return [part.href for part in answer if isinstance(part, Link)]
 
 
-def account(**changes: Any) -> dict[str, Any]:
-    return {
+def account(**changes: Any) -> FleetAccount:
+    given = {
         "device_ns": 100 * H,
         "buckets": {"productive": 41 * H, "held_idle": 37 * H, "input": 12 * H, "unexplained": 10 * H},
         "by_team": {"vision": {"held_idle": 30 * H, "productive": 10 * H}, "language": {"held_idle": 7 * H}},
-    } | changes
+    }
+    return make(FleetAccount, given, **changes)
 
 
-OPPORTUNITY = {
-    "title": "The device waits for `DataLoader`.",
-    "workflow": "vision-base",
-    "recoverable_device_ns": 310 * H,
-    "low_ns": 280 * H,
-    "high_ns": 330 * H,
-    "method": "simulated",
-    "findings": [7, 9],
-}
+OPPORTUNITY = make(
+    Opportunity,
+    {
+        "title": "The device waits for `DataLoader`.",
+        "workflow": "vision-base",
+        "recoverable_device_ns": 310 * H,
+        "low_ns": 280 * H,
+        "high_ns": 330 * H,
+        "method": "simulated",
+        "findings": [7, 9],
+    },
+)
 
 
 def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> None:
@@ -79,8 +90,8 @@ def test_savings_of_several_opportunities_are_never_added_up() -> None:
     assert "620 h" not in answer
 
 
-def row(state: str, devices: int = 0) -> dict[str, Any]:
-    return {"state": state, "devices": [{}] * devices}
+def row(state: str, devices: int = 0) -> Run:
+    return make(Run, state=state, devices=[{}] * devices)
 
 
 def test_runs() -> None:
@@ -102,8 +113,8 @@ def test_runs_behind_filters_are_spoken_of_as_such() -> None:
     ]
 
 
-def run(**changes: Any) -> dict[str, Any]:
-    return {
+def run(**changes: Any) -> Run:
+    given = {
         "run": "a1",
         "state": "running",
         "start_ns": 0,
@@ -111,11 +122,13 @@ def run(**changes: Any) -> dict[str, Any]:
         "exit_code": None,
         "device_ns": 8 * H,
         "account": {"productive": 4 * H, "input": 3 * H, "unexplained": H},
-    } | changes
+    }
+    return make(Run, given, **changes)
 
 
 def test_one_run() -> None:
-    finding = {"finding": 3, "title": "The device waits.", "saving": {"share_frac": 0.37, "unit": "ns/step"}}
+    saving = {"share_frac": 0.37, "unit": "ns/step"}
+    finding = make(Finding, finding=3, title="The device waits.", saving=saving)
     assert said(answers.one_run(run(), [finding], 134 * 60 * NS_PER_S)) == (
         "Running for 2 h 14 min: 50 % of its 8.0 device-hours did work; 38 % waited for input. "
         "Worst finding: The device waits, 37 % of the step."
@@ -127,11 +140,11 @@ def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
     counted = run(accounted_ns=130 * 60 * NS_PER_S)
     so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.0 device-hours did work; 38 %"
     assert said(answers.one_run(counted, [], 134 * 60 * NS_PER_S)).startswith(f"Running for 2 h 14 min{so_far}")
-    ended = counted | {"state": "finished", "end_ns": 132 * 60 * NS_PER_S}
+    ended = replace(counted, state="finished", end_ns=132 * 60 * NS_PER_S)
     assert said(answers.one_run(ended, [], 134 * 60 * NS_PER_S)).startswith(f"Finished after 2 h 12 min{so_far}")
-    whole = ended | {"accounted_ns": ended["end_ns"]}
+    whole = replace(ended, accounted_ns=ended.end_ns)
     assert said(answers.one_run(whole, [], 4 * H)).startswith("Finished after 2 h 12 min: 50 % of its 8.0 device-hours")
-    lost = counted | {"state": "lost"}
+    lost = replace(counted, state="lost")
     assert "so far" not in said(answers.one_run(lost, [], 4 * H))
 
 
@@ -147,17 +160,17 @@ def test_without_a_trace_nothing_is_claimed_about_work() -> None:
 
 def test_one_run_that_ended_badly_says_how() -> None:
     failed = run(state="failed", end_ns=H, account=None)
-    assert said(answers.one_run(failed | {"exit_code": 3}, [], 5 * H)).startswith(
+    assert said(answers.one_run(replace(failed, exit_code=3), [], 5 * H)).startswith(
         "Failed after 1 h 0 min with exit code 3; its device time is not accounted for yet."
     )
-    assert "by signal 9" in said(answers.one_run(failed | {"exit_code": 137}, [], 5 * H))
-    assert "Lost after" in said(answers.one_run(failed | {"state": "lost"}, [], 5 * H))
+    assert "by signal 9" in said(answers.one_run(replace(failed, exit_code=137), [], 5 * H))
+    assert "Lost after" in said(answers.one_run(replace(failed, state="lost"), [], 5 * H))
 
 
-def finding(**saving: Any) -> dict[str, Any]:
+def finding(**saving: Any) -> Finding:
     given = {"value": 152, "low": 137, "high": 163, "unit": "ns/step", "method": "simulated", "share_frac": 0.37}
     scaled = {k: v * NS_PER_MS if k in ("value", "low", "high") and v else v for k, v in (given | saving).items()}
-    return {"title": "The device waits", "workflow": "vision", "saving": scaled}
+    return make(Finding, title="The device waits", workflow="vision", saving=scaled)
 
 
 def test_one_finding() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from zoneinfo import ZoneInfo
 
 import pytest
+from made_records import make
 
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.results.host import Device
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -111,7 +113,7 @@ def test_names_from_outside_stay_on_one_line_and_show_what_they_hide() -> None:
 
 
 def test_devices_are_counted_by_kind() -> None:
-    h100, a100 = {"name": "H100"}, {"name": "A100"}
+    h100, a100 = make(Device, name="H100"), make(Device, name="A100")
     assert fmt.devices([h100] * 8) == "8 × H100"
     assert fmt.devices([h100, a100, h100]) == "2 × H100, A100"
     assert fmt.devices([]) == "–"

@@ -54,7 +54,7 @@ def test_only_the_hash_of_a_token_is_kept(database: Database) -> None:
         assert row.sha256 == hash_token(made)
         assert made not in repr(vars(row))
         assert row.scopes == ["ingest", "read"]
-        assert [t["name"] for t in list_tokens(session)] == ["ci"]
+        assert [t.name for t in list_tokens(session)] == ["ci"]
 
 
 def test_names_are_taken_once_and_checked(database: Database) -> None:
@@ -149,7 +149,7 @@ def test_the_last_use_is_noted_at_most_once_a_minute(closed: Served, monkeypatch
             clock[0] += step
             ok(http.get("/runs"))
             with closed.database.session() as session:
-                seen.append(list_tokens(session)[0]["last_used_ns"])
+                seen.append(list_tokens(session)[0].last_used_ns)
     start = 1_800_000_000_000_000_000
     assert seen == [start, start, start, start + LAST_USED_EVERY_NS, start + LAST_USED_EVERY_NS]
 

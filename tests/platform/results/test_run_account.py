@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from made_records import make
 
+from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import (
     BUCKET_LABEL,
     awaits_account,
@@ -53,16 +55,18 @@ def test_without_a_trace_nothing_is_said_of_work() -> None:
     assert not has_no_trace({"held_idle": 1, "productive": 0, "unexplained": 0})
 
 
-def run(**changes: Any) -> dict[str, Any]:
+def run(**changes: Any) -> Run:
     account = {"productive": 3, "input": 1}
-    return {"state": "finished", "end_ns": 9, "accounted_ns": 9, "device_ns": 4, "account": account} | changes
+    return make(
+        Run, {"state": "finished", "end_ns": 9, "accounted_ns": 9, "device_ns": 4, "account": account}, **changes
+    )
 
 
 def test_of_a_run_that_has_ended_only_a_complete_account_is_listed() -> None:
-    assert listed_account(run()) == run()["account"]
+    assert listed_account(run()) == run().account
     late = run(accounted_ns=8)
     assert awaits_account(late) and listed_account(late) is None
     live = run(state="running", end_ns=None, accounted_ns=8)
-    assert not awaits_account(live) and listed_account(live) == live["account"], "lists say: so far"
+    assert not awaits_account(live) and listed_account(live) == live.account, "lists say: so far"
     assert listed_account(run(account=None, accounted_ns=None)) is None
     assert listed_account(run(account={}, device_ns=0)) is None

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from starlette.responses import JSONResponse
-
-from tightship_platform.api.reply import Db, reply
+from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import findings
+from tightship_platform.results.finding import Finding
 from tightship_platform.vocabulary import Scope
 
 router = scoped_router("findings")
 
 
-@router.get("/findings", dependencies=[needs(Scope.READ)], response_model=None)
-def list_findings(database: Db, run: str | None = None, workflow: str | None = None, limit: int = 1000) -> JSONResponse:
-    """Findings, the largest share first: finding, rule, title, run, workflow, trace, rank, where, fix,
-    saving{value, unit, low, high, method, share_frac}, evidence."""
+@router.get("/findings", dependencies=[needs(Scope.READ)], response_model=list[Finding])
+def list_findings(database: Db, run: str | None = None, workflow: str | None = None, limit: int = 1000) -> Answer:
+    """Findings, the largest share first."""
     with database.session() as session:
-        return reply(findings.list_findings(session, run=run, workflow=workflow, limit=limit))
+        return Answer(findings.list_findings(session, run=run, workflow=workflow, limit=limit))
 
 
-@router.get("/findings/{key}", dependencies=[needs(Scope.READ)], response_model=None)
-def get_finding(key: int, database: Db) -> JSONResponse:
+@router.get("/findings/{key}", dependencies=[needs(Scope.READ)], response_model=Finding)
+def get_finding(key: int, database: Db) -> Answer:
     """One finding."""
     with database.session() as session:
-        return reply(findings.get_finding(session, key))
+        return Answer(findings.get_finding(session, key))

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from starlette.responses import JSONResponse
-
 from tightship_platform import ingest
-from tightship_platform.api.reply import Config, Db, reply
+from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import hosts
+from tightship_platform.results.host import Host
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import Batch, Heartbeat
+from tightship_platform.wire import Batch, BatchReceived, Heartbeat, HeartbeatReceived
 
 router = scoped_router("hosts")
 
 
-@router.post("/hosts/heartbeat", dependencies=[needs(Scope.INGEST)], response_model=None)
-def heartbeat(body: Heartbeat, database: Db) -> JSONResponse:
-    """An agent is there; which devices, sources and live runs it sees. Answers `{}`."""
+@router.post("/hosts/heartbeat", dependencies=[needs(Scope.INGEST)], response_model=HeartbeatReceived)
+def heartbeat(body: Heartbeat, database: Db) -> Answer:
+    """An agent is there; which devices, sources and live runs it sees."""
     with database.session() as session:
         ingest.apply_heartbeat(session, body)
-    return reply({})
+    return Answer(HeartbeatReceived())
 
 
-@router.post("/batches", dependencies=[needs(Scope.INGEST)], response_model=None)
-def batch(body: Batch, database: Db, settings: Config) -> JSONResponse:
-    """A host's metrics since its last batch; the same batch again changes nothing.
-
-    Answers `{"rows": n, "too_old": m, "unknown_runs": […]}`: of the n rows, m are older than the server keeps samples
-    (`TIGHTSHIP_KEEP_DAYS`) and were not stored.
-    """
+@router.post("/batches", dependencies=[needs(Scope.INGEST)], response_model=BatchReceived)
+def batch(body: Batch, database: Db, settings: Config) -> Answer:
+    """A host's metrics since its last batch; the same batch again changes nothing. Rows that are older than the server
+    keeps samples (`TIGHTSHIP_KEEP_DAYS`) are not stored."""
     with database.session() as session:
-        rows = ingest.apply_batch(session, body, keep_days=settings.keep_days)
-    return reply(rows)
+        received = ingest.apply_batch(session, body, keep_days=settings.keep_days)
+    return Answer(received)
 
 
-@router.get("/hosts", dependencies=[needs(Scope.READ)], response_model=None)
-def list_hosts(database: Db) -> JSONResponse:
+@router.get("/hosts", dependencies=[needs(Scope.READ)], response_model=list[Host])
+def list_hosts(database: Db) -> Answer:
     """All hosts with their devices and the state of their sources."""
     with database.session() as session:
-        return reply(hosts.list_hosts(session))
+        return Answer(hosts.list_hosts(session))

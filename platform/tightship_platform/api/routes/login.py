@@ -35,13 +35,13 @@ p.fault {{ color: #c0392b; }}
 <button type="submit">Log in</button></form></body></html>"""
 
 
-@router.get("/login", include_in_schema=False, response_model=None)
+@router.get("/login", include_in_schema=False)
 def show(next: str = "/") -> HTMLResponse:
     """The form."""
     return _page(next, "")
 
 
-@router.post("/login", include_in_schema=False, response_model=None)
+@router.post("/login", include_in_schema=False)
 async def log_in(request: Request) -> Response:
     """Check the token and send the browser on."""
     form = parse_qs((await _form(request)).decode("utf-8", "replace"))
@@ -66,8 +66,8 @@ async def log_in(request: Request) -> Response:
     return answer
 
 
-@router.get("/logout", include_in_schema=False, response_model=None)
-@router.post("/logout", include_in_schema=False, response_model=None)
+@router.get("/logout", include_in_schema=False)
+@router.post("/logout", include_in_schema=False)
 def log_out() -> Response:
     """Forget the cookie."""
     answer = RedirectResponse("/login", status_code=303)

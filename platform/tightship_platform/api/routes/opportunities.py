@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from starlette.responses import JSONResponse
-
 from tightship_platform.api.auth import audit, require
-from tightship_platform.api.reply import Db, reply
+from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.database.models import Opportunity
+from tightship_platform.database import models
 from tightship_platform.queries import opportunities
+from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import OpportunityState, Scope
 
@@ -24,24 +23,23 @@ class StateChange:
     state: OpportunityState
 
 
-@router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=None)
-def list_opportunities(database: Db) -> JSONResponse:
-    """Opportunities by position: opportunity, position, workflow, team, rules, title, recoverable_device_ns, low_ns,
-    high_ns, method, device_ns, fix, state, findings."""
+@router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=list[Opportunity])
+def list_opportunities(database: Db) -> Answer:
+    """Opportunities, the first in the ranking first."""
     with database.session() as session:
-        return reply(opportunities.list_opportunities(session))
+        return Answer(opportunities.list_opportunities(session))
 
 
-@router.post("/opportunities/{key}/state", dependencies=[needs(Scope.APPLY)], response_model=None)
-def change_state(key: int, body: StateChange, database: Db) -> JSONResponse:
+@router.post("/opportunities/{key}/state", dependencies=[needs(Scope.APPLY)], response_model=Opportunity)
+def change_state(key: int, body: StateChange, database: Db) -> Answer:
     """Say where an opportunity stands; answers it."""
     with database.session() as session:
         opportunities.get_opportunity(session, key)
-        row = session.get_one(Opportunity, key, with_for_update=True, populate_existing=True)
+        row = session.get_one(models.Opportunity, key, with_for_update=True, populate_existing=True)
         if row.state != body.state:
             caller = require(Scope.APPLY)
             audit(session, caller.name, "opportunity.state", str(key), before=row.state, after=body.state.value)
             row.state, row.updated_ns = body.state.value, now_ns()
             session.flush()
         answer = opportunities.get_opportunity(session, key)
-    return reply(answer)
+    return Answer(answer)

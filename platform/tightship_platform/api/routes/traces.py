@@ -8,10 +8,10 @@ from typing import Annotated
 
 from fastapi import Header, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from tightship_platform import captures as capture_flow
-from tightship_platform.api.reply import Config, Db, reply
+from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
@@ -22,11 +22,18 @@ from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.units import format_bytes
 from tightship_platform.vocabulary import Scope
+from tightship_platform.wire import TraceReceived
 
 router = scoped_router("traces")
 
 STALL_S = 60.0
 """An upload that brings nothing for this long is given up."""
+
+
+class TraceFile(StreamingResponse):
+    """A trace as it was uploaded."""
+
+    media_type = "application/gzip"
 
 
 class Stalled(TightshipError):
@@ -35,7 +42,7 @@ class Stalled(TightshipError):
     http_status = 408
 
 
-@router.put("/captures/{key}/traces/{rank}", dependencies=[needs(Scope.INGEST)], response_model=None)
+@router.put("/captures/{key}/traces/{rank}", dependencies=[needs(Scope.INGEST)], response_model=TraceReceived)
 async def put_trace(
     key: str,
     rank: int,
@@ -46,8 +53,8 @@ async def put_trace(
     database: Db,
     settings: Config,
     attempt: Annotated[int | None, Query(description="The lease under which the file was recorded")] = None,
-) -> JSONResponse:
-    """Upload the trace of one rank; the body is the file. Answers `{"trace": id}`.
+) -> Answer:
+    """Upload the trace of one rank; the body is the file.
 
     The file is kept whole or not at all: a body that is cut off, too large, or of another hash leaves nothing behind.
     With the last expected file the capture becomes `uploaded`, and its analysis is sent off.
@@ -65,7 +72,7 @@ async def put_trace(
     trace_id, completed = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt)
     if completed:
         await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
-    return reply({"trace": trace_id})
+    return Answer(TraceReceived(trace=trace_id))
 
 
 def _expected_key(
@@ -127,8 +134,8 @@ def _record(
         return result.trace.id, result.completed
 
 
-@router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_model=None)
-def get_file(key: int, database: Db, settings: Config) -> StreamingResponse:
+@router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_class=TraceFile)
+def get_file(key: int, database: Db, settings: Config) -> TraceFile:
     """The trace file as it was uploaded (gzip of Kineto's JSON), for Perfetto or `tightship analyze`."""
     with database.session() as session:
         trace = captures.find_trace(session, key)
@@ -145,4 +152,4 @@ def get_file(key: int, database: Db, settings: Config) -> StreamingResponse:
         "content-disposition": f'attachment; filename="trace-{key}.json.gz"',
         "x-content-type-options": "nosniff",
     }
-    return StreamingResponse(store.chunks(url), media_type="application/gzip", headers=headers)
+    return TraceFile(store.chunks(url), headers=headers)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from starlette.responses import JSONResponse
-
 from tightship_platform import captures
 from tightship_platform.api.auth import audit, require
-from tightship_platform.api.reply import Db, reply
+from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import workflows
+from tightship_platform.results.workflow import Workflow, WorkflowSchedule
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import CaptureParams
 
@@ -25,18 +24,18 @@ class Schedule:
     params: CaptureParams = field(default_factory=CaptureParams)
 
 
-@router.get("/workflows", dependencies=[needs(Scope.READ)], response_model=None)
-def list_workflows(database: Db) -> JSONResponse:
+@router.get("/workflows", dependencies=[needs(Scope.READ)], response_model=list[Workflow])
+def list_workflows(database: Db) -> Answer:
     """All workflows with their newest runs and capture schedule."""
     with database.session() as session:
-        return reply(workflows.list_workflows(session))
+        return Answer(workflows.list_workflows(session))
 
 
-@router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=None)
-def set_schedule(name: str, body: Schedule, database: Db) -> JSONResponse:
+@router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=WorkflowSchedule)
+def set_schedule(name: str, body: Schedule, database: Db) -> Answer:
     """Set or end the capture schedule of a workflow; answers the schedule that is in force."""
     with database.session() as session:
         schedule = captures.set_schedule(session, name, body.every_ns, body.params)
         audit(session, require(Scope.CAPTURE).name, "workflow.schedule", name, every_ns=body.every_ns)
-        answer = None if schedule is None else {"every_ns": schedule.every_ns, "params": schedule.params}
-    return reply({"workflow": name, "schedule": answer})
+        in_force = None if schedule is None else workflows.public_schedule(schedule)
+    return Answer(WorkflowSchedule(workflow=name, schedule=in_force))
