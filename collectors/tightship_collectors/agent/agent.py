@@ -241,8 +241,8 @@ class Agent:
         state = load_state(self._state_path)
         try:
             self._steps.restore(state.steps, views)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            LOG.warning("The step counters in %s make no sense and are counted anew: %r", self._state_path, error)
+        except ValueError as error:
+            LOG.warning("The step counters in %s make no sense and are counted again: %r", self._state_path, error)
         self._allocations.restore(state.allocations, [view.run for view in views])
 
 

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tightship_collectors.jobs.step_reader import RunSteps
+from tightship_platform.errors import Invalid
+from tightship_platform.results.codec import decode, fields_of
+
 LOG = logging.getLogger(__name__)
 
 VERSION = 1
@@ -22,7 +26,7 @@ class AgentState:
     """See Allocations.snapshot and StepReader.snapshot."""
 
     allocations: list[list[Any]] = field(default_factory=list)
-    steps: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, RunSteps] = field(default_factory=dict)
 
 
 def load_state(path: Path) -> AgentState:
@@ -32,7 +36,7 @@ def load_state(path: Path) -> AgentState:
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']!r}")
         allocations = [[str(run), str(device), int(start)] for run, device, start in content["allocations"]]
-        return AgentState(allocations=allocations, steps=dict(content["steps"]))
+        return AgentState(allocations=allocations, steps=_steps(path, content["steps"]))
     except FileNotFoundError:
         return AgentState()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -40,9 +44,17 @@ def load_state(path: Path) -> AgentState:
         return AgentState()
 
 
+def _steps(path: Path, content: object) -> dict[str, RunSteps]:
+    try:
+        return decode(dict[str, RunSteps], content, "steps")
+    except Invalid as error:
+        LOG.warning("The step counters in %s make no sense and are counted again: %s", path, error)
+        return {}
+
+
 def save_state(path: Path, state: AgentState) -> None:
     """Replace the file. A disk that is full is no error here: the spool has said so."""
-    content = json.dumps({"version": VERSION, "allocations": state.allocations, "steps": state.steps})
+    content = json.dumps({"version": VERSION} | vars(state), default=fields_of)
     draft = path.with_suffix(".new")
     try:
         draft.write_text(content, encoding="utf-8")

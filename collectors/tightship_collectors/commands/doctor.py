@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
+from tightship_collectors.doctor.check import WRONG, Check
+from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.errors import TightshipError
 from tightship_platform.settings import load_settings
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array instead. Keys: check, state, detail, advice.")
+@json_option(Check)
 def doctor(as_json: bool) -> None:
     """Look at this host, its installation and the server that it reports to.
 
     States: ok; note (works, but worth knowing); wrong (does not work; the line below says what to do). Ends with 0
     when nothing is wrong, else with 1.
     """
-    import dataclasses
-
-    from tightship_collectors.doctor.check import WRONG, Check
     from tightship_collectors.doctor.host_checks import host_checks
     from tightship_collectors.doctor.server_checks import server_checks
     from tightship_collectors.doctor.settings_in_force import settings_checks
@@ -33,7 +31,7 @@ def doctor(as_json: bool) -> None:
     except TightshipError as error:
         checks = [Check(check="settings", state=WRONG, detail=str(error), advice="correct this setting")]
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
+        print_json(checks)
     else:
         print_checks(checks)
     sys.exit(any(check.state == WRONG for check in checks))

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.errors import Conflict, Invalid, ServerUnreachable
+from tightship_platform.results.capture import Capture
+from tightship_platform.results.codec import decode
+from tightship_platform.results.workflow import WorkflowSchedule
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, format_bytes, format_ns, parse_duration_ns, plural
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams, CaptureRequest
 
+if TYPE_CHECKING:
+    from tightship_platform.client import ApiClient
+
 POLL_S = 0.25
 MAX_TIMEOUT_NS = 24 * 3600 * NS_PER_S
 
-Show = Callable[[dict[str, Any]], None]
+Show = Callable[[Capture], None]
 
 
 @click.command()
@@ -42,13 +48,7 @@ Show = Callable[[dict[str, Any]], None]
     metavar="TIME",
     help="Capture every live run of the workflow TARGET this often from now on; `off` ends it.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON. Keys: capture, run, workflow, state, reason, stages, expected, params, "
-    "ranks[{rank,pid,bytes,sha256,url}], latency_s.",
-)
+@json_option(Capture, "Print JSON; with --every {workflow, schedule{every_ns, params}}, else the capture.")
 def profile(
     target: str,
     duration: str | None,
@@ -82,7 +82,8 @@ def profile(
             return
         from tightship_collectors.kineto.target import resolve_target
 
-        capture = api.post("/captures", CaptureRequest(target=resolve_target(target), params=params))
+        answer = api.post("/captures", CaptureRequest(target=resolve_target(target), params=params))
+        capture = decode(Capture, answer, "capture")
         if not wait:
             _print(capture, as_json)
             return
@@ -106,7 +107,7 @@ def _window(duration: str | None, iterations: int | None) -> dict[str, int | Non
     return {"duration_ns": duration_ns, "iterations": None}
 
 
-def _schedule(api: Any, workflow: str, every: str, params: CaptureParams, as_json: bool) -> None:
+def _schedule(api: ApiClient, workflow: str, every: str, params: CaptureParams, as_json: bool) -> None:
     import dataclasses
     from urllib.parse import quote
 
@@ -114,50 +115,50 @@ def _schedule(api: Any, workflow: str, every: str, params: CaptureParams, as_jso
     body = {"every_ns": every_ns, "params": dataclasses.asdict(params)}
     answer = api.post(f"/workflows/{quote(workflow, safe='')}/schedule", body)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(decode(WorkflowSchedule, answer, "schedule"))
     elif every_ns is None:
         click.echo(f"{_plain(workflow)}: no captures by schedule any more")
     else:
         click.echo(f"{_plain(workflow)}: every live run is captured every {format_ns(every_ns)}")
 
 
-def _follow(api: Any, capture: dict[str, Any], timeout_ns: int, show: Show) -> dict[str, Any]:
+def _follow(api: ApiClient, capture: Capture, timeout_ns: int, show: Show) -> Capture:
     """The capture once it has ended, or as it stands after the time-out."""
     deadline_s = time.monotonic() + timeout_ns / NS_PER_S
     while True:
         show(capture)
         left_s = deadline_s - time.monotonic()
-        if CaptureState(capture["state"]).is_final or left_s <= 0:
+        if CaptureState(capture.state).is_final or left_s <= 0:
             return capture
         time.sleep(min(POLL_S, left_s))
         # The capture outlives a server that is restarted meanwhile; so does whoever waits for it.
         with contextlib.suppress(ServerUnreachable):
-            capture = api.get(f"/captures/{capture['capture']}")
+            capture = decode(Capture, api.get(f"/captures/{capture.capture}"), "capture")
 
 
-def _judge(capture: dict[str, Any], timeout: str) -> None:
+def _judge(capture: Capture, timeout: str) -> None:
     """Raise unless the capture is analyzed."""
-    state = CaptureState(capture["state"])
-    name = f"Capture {capture['capture']} of run {capture['run']}"
+    state = CaptureState(capture.state)
+    name = f"Capture {capture.capture} of run {capture.run}"
     if state in (CaptureState.FAILED, CaptureState.EXPIRED):
         raise Conflict(f"{name} {'has failed' if state == CaptureState.FAILED else 'has expired'}: {_reason(capture)}")
     if state != CaptureState.ANALYZED:
-        waits = f" ({_reason(capture)})" if capture["reason"] else ""
+        waits = f" ({_reason(capture)})" if capture.reason else ""
         raise Conflict(f"{name} is still {state} after {timeout}{waits}; see `tightship captures`")
 
 
-def _print(capture: dict[str, Any], as_json: bool) -> None:
+def _print(capture: Capture, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(capture, indent=2))
+        print_json(capture)
         return
-    name = f"Capture {capture['capture']} of {_plain(capture['workflow'])}, run {capture['run']}"
-    if not CaptureState(capture["state"]).is_final:
-        click.echo(f"{name}: {capture['state']}. Follow it with: tightship captures --run {capture['run']}")
-    elif capture["state"] == CaptureState.ANALYZED:
-        size = sum(rank["bytes"] for rank in capture["ranks"])
-        click.echo(f"{name}: {plural(len(capture['ranks']), 'trace')}, {format_bytes(size)}", nl=False)
-        click.echo(f", {capture['latency_s']:.1f} s after the request." if capture["latency_s"] is not None else ".")
-        click.echo(f"What they show: tightship findings --run {capture['run']}")
+    name = f"Capture {capture.capture} of {_plain(capture.workflow)}, run {capture.run}"
+    if not CaptureState(capture.state).is_final:
+        click.echo(f"{name}: {capture.state}. Follow it with: tightship captures --run {capture.run}")
+    elif capture.state == CaptureState.ANALYZED:
+        size = sum(rank.bytes for rank in capture.ranks)
+        click.echo(f"{name}: {plural(len(capture.ranks), 'trace')}, {format_bytes(size)}", nl=False)
+        click.echo(f", {capture.latency_s:.1f} s after the request." if capture.latency_s is not None else ".")
+        click.echo(f"What they show: tightship findings --run {capture.run}")
 
 
 @contextlib.contextmanager
@@ -174,26 +175,26 @@ def _progress(*, quiet: bool) -> Iterator[Show]:
     spinner = Spinner("dots")
     with Live(spinner, console=Console(stderr=True), refresh_per_second=8, transient=True) as live:
 
-        def show(capture: dict[str, Any]) -> None:
+        def show(capture: Capture) -> None:
             spinner.update(text=Text(_stages(capture)))
             live.refresh()
 
         yield show
 
 
-def _stages(capture: dict[str, Any]) -> str:
+def _stages(capture: Capture) -> str:
     """Such as `requested → leased 0.4 s → armed 0.4 s`."""
     order = [state.value for state in CaptureState]
-    entered = sorted(capture["stages"].items(), key=lambda item: order.index(item[0]))
+    entered = sorted(capture.stages.items(), key=lambda item: order.index(item[0]))
     parts = [
-        stage if stage == CaptureState.REQUESTED else f"{stage} {(at_ns - capture['requested_ns']) / NS_PER_S:.1f} s"
+        stage if stage == CaptureState.REQUESTED else f"{stage} {(at_ns - capture.requested_ns) / NS_PER_S:.1f} s"
         for stage, at_ns in entered
     ]
-    return " → ".join(parts) + (f": {_reason(capture)}" if capture["reason"] else "")
+    return " → ".join(parts) + (f": {_reason(capture)}" if capture.reason else "")
 
 
-def _reason(capture: dict[str, Any]) -> str:
-    return _plain(capture["reason"] or "no reason was given")
+def _reason(capture: Capture) -> str:
+    return _plain(capture.reason or "no reason was given")
 
 
 def _plain(text: str) -> str:

@@ -13,9 +13,13 @@ WRONG = "wrong"
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was looked at, how it stands, what was seen, and what to do about it."""
+    """One thing that was looked at."""
 
     check: str
+    """What was looked at."""
     state: str
+    """`ok`, `note` or `wrong`."""
     detail: str
+    """What was seen."""
     advice: str = ""
+    """What to do about it; empty: nothing."""

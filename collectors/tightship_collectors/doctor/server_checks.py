@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +14,11 @@ import httpx
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
 from tightship_platform.client import ANSWER_S, API, CONNECT_S
+from tightship_platform.errors import Invalid
 from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
+from tightship_platform.results.codec import decode
+from tightship_platform.results.health import Health
+from tightship_platform.results.host import Host
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
 
@@ -46,7 +49,7 @@ def server_checks(settings: Settings) -> Iterator[Check]:
         try:
             yield _token(settings, http)
             yield _agent(settings, http)
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, Invalid) as error:
             detail = f"{settings.server} stopped answering as it should: {error!r}"
             yield Check(check="server", state=WRONG, detail=detail, advice="look at the server's log")
         fault = _store_fault(http)
@@ -54,34 +57,37 @@ def server_checks(settings: Settings) -> Iterator[Check]:
     yield _artifacts(settings, fault)
 
 
-def _health(answer: httpx.Response) -> dict[str, Any]:
-    health = answer.json()
-    if answer.status_code not in (200, 503) or not isinstance(health, dict) or "version" not in health:
-        raise ValueError(f"something answers with status {answer.status_code} that is no tightship server")
-    return health
+def _health(answer: httpx.Response) -> Health:
+    stranger = f"something answers with status {answer.status_code} that is no tightship server"
+    if answer.status_code not in (200, 503):
+        raise ValueError(stranger)
+    try:
+        return decode(Health, answer.json())
+    except Invalid as error:
+        raise ValueError(stranger) from error
 
 
-def _server(settings: Settings, health: dict[str, Any]) -> Check:
-    detail = f"{settings.server} runs tightship {health['version']}"
-    if health["version"] != __version__:
+def _server(settings: Settings, health: Health) -> Check:
+    detail = f"{settings.server} runs tightship {health.version}"
+    if health.version != __version__:
         advice = "install the same release on both sides"
         return Check(check="server", state=NOTE, detail=f"{detail}, this host {__version__}", advice=advice)
     return Check(check="server", state=OK, detail=detail)
 
 
-def _database(health: dict[str, Any]) -> Check:
-    state, schema = health.get("database"), health.get("schema")
+def _database(health: Health) -> Check:
+    state, schema = health.database, health.schema
     if state == "ok":
         return Check(check="database", state=OK, detail=f"the server reaches it; schema {schema}")
     advice = "run `tightship db upgrade` on the server" if state == "another schema" else "check TIGHTSHIP_DATABASE_URL"
     return Check(check="database", state=WRONG, detail=f"{state}; schema {schema}", advice=f"{advice} there")
 
 
-def _broker(health: dict[str, Any]) -> Check:
-    if health.get("broker") == "ok":
+def _broker(health: Health) -> Check:
+    if health.broker == "ok":
         return Check(check="broker", state=OK, detail="the server reaches it")
     advice = "check TIGHTSHIP_BROKER_URL on the server; until then nothing is analyzed"
-    return Check(check="broker", state=WRONG, detail=str(health.get("broker")), advice=advice)
+    return Check(check="broker", state=WRONG, detail=health.broker, advice=advice)
 
 
 def _clock(answer: httpx.Response, asked_s: float) -> Check:
@@ -122,20 +128,20 @@ def _agent(settings: Settings, http: httpx.Client) -> Check:
     answer = http.get("/hosts")
     if not answer.is_success:
         return _agent_by_pulse(settings)
-    host = next((h for h in answer.json() if h["host"] == settings.host_name), None)
+    host = next((h for h in decode(list[Host], answer.json(), "hosts") if h.host == settings.host_name), None)
     if host is None:
         detail = f"the server never heard of host {settings.host_name}"
         return Check(
             check="agent", state=WRONG, detail=detail, advice="start it with `tightship agent` (or `tightship up`)"
         )
-    age_s = (now_ns() - host["last_seen_ns"]) / NS_PER_S
-    detail = f"{settings.host_name}: last heartbeat {max(0.0, age_s):.0f} s ago, release {host['agent_version']}"
+    age_s = (now_ns() - host.last_seen_ns) / NS_PER_S
+    detail = f"{settings.host_name}: last heartbeat {max(0.0, age_s):.0f} s ago, release {host.agent_version}"
     if age_s > FRESH_S:
         return Check(
             check="agent", state=WRONG, detail=detail, advice="start it with `tightship agent` (or `tightship up`)"
         )
-    dropped = host["info"].get("spool_dropped", 0)
-    if dropped:
+    dropped = host.info.get("spool_dropped", 0)
+    if isinstance(dropped, int) and dropped:
         advice = "the server was away for too long, or the disk is full"
         return Check(
             check="agent", state=NOTE, detail=f"{detail}; it dropped {plural(dropped, 'record')}", advice=advice

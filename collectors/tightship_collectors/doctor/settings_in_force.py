@@ -7,7 +7,6 @@ import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tightship_collectors.doctor.check import OK, Check
@@ -29,7 +28,7 @@ def settings_checks(settings: Settings) -> Iterator[Check]:
         yield Check(check=f"setting {field.name}", state=OK, detail=f"{_shown(field.name, settings)} ({source})")
 
 
-def _values(file: Path) -> dict[str, Any]:
+def _values(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

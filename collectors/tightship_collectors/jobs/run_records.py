@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import stat
-from typing import Any
 
 from tightship_collectors.jobs.attribution import LocalRun
 from tightship_collectors.jobs.run_directory import RECORD
@@ -23,7 +22,7 @@ MAX_BYTES = 1024 * 1024
 FIELDS = frozenset(f.name for f in dataclasses.fields(RunRecord))
 
 
-def read_run_record(local: LocalRun) -> dict[str, Any] | None:
+def read_run_record(local: LocalRun) -> dict[str, object] | None:
     """The record as JSON values; None when there is none, or it is of another run, user or form."""
     run = local.view
     try:
@@ -45,7 +44,7 @@ def read_run_record(local: LocalRun) -> dict[str, Any] | None:
     return content
 
 
-def _is_flat(content: dict[str, Any]) -> bool:
+def _is_flat(content: dict[str, object]) -> bool:
     """Known fields only, and nothing nested deeper than a record is: the rest of it is for the server to judge."""
     for name, value in content.items():
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]

@@ -16,7 +16,6 @@ import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tightship_collectors.jobs.control_file import OFF_STEPS, SIZE, rank_path
 from tightship_collectors.jobs.live_run import HostRun, RankView
@@ -60,6 +59,18 @@ class _Run:
     ranks: dict[int, _Rank] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSteps:
+    """The counters of one run, as an agent keeps them over its own restart."""
+
+    start_ns: int
+    """Start of the run."""
+    processes: dict[str, list[int]]
+    """Pid → rank, steps, time of the last reading."""
+    ranks: dict[str, list[int | None]]
+    """Rank → start of its running bucket, steps in it, first and last step."""
+
+
 class StepReader:
     """Follows the counters of all runs. `update` once a second, `drain` whenever a batch is made."""
 
@@ -94,30 +105,28 @@ class StepReader:
                     records.append(_record(key, number, rank))
         return records
 
-    def snapshot(self) -> dict[str, Any]:
-        """What a restarted agent needs in order to go on; plain JSON values."""
+    def snapshot(self) -> dict[str, RunSteps]:
+        """Run → what a restarted agent needs in order to go on."""
         return {
-            key: {
-                "start_ns": run.start_ns,
-                "processes": {str(pid): [p.rank, p.steps, p.read_ns] for pid, p in run.processes.items()},
-                "ranks": {
-                    str(n): [r.bucket_ns, r.steps, r.first_step_ns, r.last_step_ns] for n, r in run.ranks.items()
-                },
-            }
+            key: RunSteps(
+                start_ns=run.start_ns,
+                processes={str(pid): [p.rank, p.steps, p.read_ns] for pid, p in run.processes.items()},
+                ranks={str(n): [r.bucket_ns, r.steps, r.first_step_ns, r.last_step_ns] for n, r in run.ranks.items()},
+            )
             for key, run in self._runs.items()
         }
 
-    def restore(self, snapshot: dict[str, Any], runs: Sequence[HostRun]) -> None:
+    def restore(self, snapshot: dict[str, RunSteps], runs: Sequence[HostRun]) -> None:
         """Go on where an earlier agent left off, for the runs that still live."""
         for run in runs:
             saved = snapshot.get(run.run)
             if saved is None:
                 continue
-            state = self._runs[run.run] = _Run(int(saved["start_ns"]))
-            for pid, (rank, steps, read_ns) in saved["processes"].items():
-                state.processes[int(pid)] = _Process(int(rank), _open(run, int(pid)), int(steps), int(read_ns))
-            for number, (bucket_ns, steps, first, last) in saved["ranks"].items():
-                state.ranks[int(number)] = _Rank(int(bucket_ns), int(steps), first, last)
+            state = self._runs[run.run] = _Run(saved.start_ns)
+            for pid, (rank, steps, read_ns) in saved.processes.items():
+                state.processes[int(pid)] = _Process(rank, _open(run, int(pid)), steps, read_ns)
+            for number, (bucket_ns, made, first, last) in saved.ranks.items():
+                state.ranks[int(number)] = _Rank(bucket_ns or 0, made or 0, first, last)
 
     def close(self) -> None:
         """Let go of the control files."""

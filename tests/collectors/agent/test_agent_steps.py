@@ -15,12 +15,18 @@ import pytest
 
 from tightship_collectors.jobs.control_file import OFF_STEPS, SIZE, rank_path
 from tightship_collectors.jobs.live_run import HostRun, RankView
-from tightship_collectors.jobs.step_reader import BUCKET_NS, MAX_RANK, MAX_STEPS, StepReader
+from tightship_collectors.jobs.step_reader import BUCKET_NS, MAX_RANK, MAX_STEPS, RunSteps, StepReader
+from tightship_platform.results.codec import decode, fields_of
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import StepRecord
 
 T0 = 1_700_000_000 * NS_PER_S  # the start of a bucket
 S = NS_PER_S
+
+
+def on_disk(reader: StepReader) -> dict[str, RunSteps]:
+    """Its counters as a restarted agent reads them: JSON in between."""
+    return decode(dict[str, RunSteps], json.loads(json.dumps(reader.snapshot(), default=fields_of)))
 
 
 class Job:
@@ -153,8 +159,7 @@ def test_time_that_nobody_watched_is_one_wide_record(job: Job) -> None:
     late.update(T0 + 63 * S, [job.view(1)])
     (now,) = late.drain()
     assert (now.time_ns, now.width_ns, now.steps) == (T0 + 60 * S, BUCKET_NS, 5)
-    # The state is JSON on disk in between.
-    snapshot = json.loads(json.dumps(late.snapshot()))
+    snapshot = on_disk(late)
     job.step(1, 900, T0 + 95 * S)
     again = StepReader()
     again.restore(snapshot, [job.view(1)])
@@ -192,7 +197,7 @@ def test_the_records_of_a_rank_sum_to_its_counter(job: Job, seed: int) -> None:
             sent += reader.drain()
         if chance.random() < 0.05:
             sent += reader.drain()
-            snapshot = json.loads(json.dumps(reader.snapshot()))
+            snapshot = on_disk(reader)
             reader.close()
             reader = StepReader()
             reader.restore(snapshot, [job.view(1)])

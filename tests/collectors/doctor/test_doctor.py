@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agent_rig import Rig, stop
+from made_records import make
 from nvml_recording import RecordedNvml
 from rich.console import Console
 from waiting import wait_for
@@ -26,6 +27,7 @@ from tightship_collectors.doctor.table import print_checks
 from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.nvml import NvmlSource
 from tightship_platform import __version__
+from tightship_platform.results.host import Host
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import NS_PER_S, now_ns
 
@@ -308,13 +310,9 @@ def test_clock_skew(skew_s: float, state: str) -> None:
 def test_what_the_server_heard_of_the_agent(
     age_s: int, info: dict[str, int], state: str, says: str, settings: Settings
 ) -> None:
-    host = {
-        "host": settings.host_name,
-        "last_seen_ns": now_ns() - age_s * NS_PER_S,
-        "agent_version": "1",
-        "info": info,
-    }
-    with Stranger(200, HEALTH, paths={"/hosts": [host]}) as there:
+    seen_ns = now_ns() - age_s * NS_PER_S
+    host = make(Host, host=settings.host_name, last_seen_ns=seen_ns, agent_version="1", info=info)
+    with Stranger(200, HEALTH, paths={"/hosts": [vars(host)]}) as there:
         row = rows_of(server_checks(there))["agent"]
     assert (row.state, says in row.detail + row.advice) == (state, True), row
 
