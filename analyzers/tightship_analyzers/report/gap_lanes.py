@@ -1,16 +1,14 @@
 """The timeline of a gap, ready to draw: which spans lie in which row of which lane, and what is said of it.
 
-What `evidence.timeline` gives is plain data that may come from elsewhere (a database, another version), so missing
-lanes and unknown causes are taken as they come. Drawings: `html_page` here, the dashboard's chart.
+A gap may come from elsewhere (a database, another version), so missing lanes and unknown causes are taken as they
+come. Drawings: the HTML report's, the dashboard's chart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-Gap = dict[str, Any]
-Span = dict[str, Any]
+from tightship_platform.results.evidence import Gap, GapSpan
 
 LANES = (("device", "device"), ("host", "host thread"), ("frames", "Python frames"))
 MAX_DEPTH = 12
@@ -46,15 +44,15 @@ class Lane:
 
     lane: str
     label: str
-    spans: list[Span]
-    """Each with `name`, `start_ns`, `end_ns` and `depth`, its row in the lane."""
+    spans: list[GapSpan]
+    """`depth` is its row in the lane."""
     left_out: int
     """Outer levels that are not drawn."""
 
     @property
     def rows(self) -> int:
         """Rows that it takes, at least one."""
-        return max((span["depth"] for span in self.spans), default=0) + 1
+        return max((span.depth for span in self.spans), default=0) + 1
 
 
 def lanes(gap: Gap) -> list[Lane]:
@@ -64,10 +62,10 @@ def lanes(gap: Gap) -> list[Lane]:
 
 def window_ns(gap: Gap) -> tuple[int, int]:
     """From the first to the last span shown, the gap included."""
-    spans = [span for row in gap.get("lanes", ()) for span in row.get("spans", ())]
-    first = min((span["start_ns"] for span in spans), default=gap["start_ns"])
-    last = max((span["end_ns"] for span in spans), default=gap["end_ns"])
-    return min(first, gap["start_ns"]), max(last, gap["end_ns"])
+    spans = [span for row in gap.lanes for span in row.spans]
+    first = min((span.start_ns for span in spans), default=gap.start_ns)
+    last = max((span.end_ns for span in spans), default=gap.end_ns)
+    return min(first, gap.start_ns), max(last, gap.end_ns)
 
 
 def is_idle(gap: Gap) -> bool:
@@ -84,20 +82,18 @@ def said_of(gap: Gap, length: str) -> str:
 
 
 def _cause(gap: Gap) -> str:
-    return str(gap.get("cause") or "").replace("_", " ")
+    return gap.cause.replace("_", " ")
 
 
 def _lane(gap: Gap, lane: str, label: str) -> Lane:
     """Frames that enclose all that is shown, such as `main` and a launcher's, say nothing about the gap: the innermost
     `ENCLOSING` of them stay."""
-    spans = [span for row in gap.get("lanes", ()) if row.get("lane") == lane for span in row.get("spans", ())]
+    spans = [span for row in gap.lanes if row.lane == lane for span in row.spans]
     if not spans:
         return Lane(lane=lane, label=label, spans=[], left_out=0)
-    first, last = min(span["start_ns"] for span in spans), max(span["end_ns"] for span in spans)
-    around = {span.get("depth", 0) for span in spans if span["start_ns"] == first and span["end_ns"] == last}
+    first, last = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
+    around = {span.depth for span in spans if span.start_ns == first and span.end_ns == last}
     outer = next(depth for depth in range(len(around) + 1) if depth not in around)
-    left_out = max(0, outer - ENCLOSING) if max(span.get("depth", 0) for span in spans) >= outer else 0
-    shifted = [span | {"depth": span.get("depth", 0) - left_out} for span in spans if span.get("depth", 0) >= left_out]
-    return Lane(
-        lane=lane, label=label, spans=[span for span in shifted if span["depth"] < MAX_DEPTH], left_out=left_out
-    )
+    left_out = max(0, outer - ENCLOSING) if max(span.depth for span in spans) >= outer else 0
+    shifted = [replace(span, depth=span.depth - left_out) for span in spans if span.depth >= left_out]
+    return Lane(lane=lane, label=label, spans=[span for span in shifted if span.depth < MAX_DEPTH], left_out=left_out)

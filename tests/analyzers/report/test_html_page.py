@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from click.testing import CliRunner
+from made_records import make
 
 from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.rank_analysis import Wanted
@@ -17,6 +18,7 @@ from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import element, text
 from tightship_analyzers.report.html.page import page
 from tightship_platform.errors import TightshipError
+from tightship_platform.results.evidence import Gap
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 HOSTILE = '</title><script>alert(1)</script><img src=x onerror="alert(2)">\u202eevil\n'
@@ -102,10 +104,10 @@ def test_the_same_result_gives_the_same_page() -> None:
 
 
 def test_a_gap_from_elsewhere_is_drawn_as_far_as_it_goes() -> None:
-    bare = {"start_ns": 10**18 + 5, "end_ns": 10**18 + 5, "cause": None, "lanes": [{"lane": "unknown", "spans": []}]}
+    bare = make(Gap, start_ns=10**18 + 5, end_ns=10**18 + 5, cause="", lanes=[{"lane": "unknown", "spans": []}])
     assert Read(drawing(bare)).words.count("none recorded") == 3
     deep = [{"name": str(d), "start_ns": d, "end_ns": 100, "depth": d} for d in range(40)]
-    drawn = Read(drawing({"start_ns": 50, "end_ns": 60, "lanes": [{"lane": "host", "spans": deep}]}))
+    drawn = Read(drawing(make(Gap, start_ns=50, end_ns=60, lanes=[{"lane": "host", "spans": deep}])))
     assert len(drawn.all("svg")) == 1 + MAX_DEPTH
 
 

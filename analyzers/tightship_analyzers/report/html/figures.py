@@ -20,6 +20,8 @@ from tightship_analyzers.report.sentences import (
     step_words,
     whole_of,
 )
+from tightship_platform.results.codec import decode
+from tightship_platform.results.evidence import Gap
 from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.text import label
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
@@ -59,8 +61,8 @@ def gaps_section(result: OfflineResult) -> list[Markup]:
     for owner, gap in rows[:MOST_GAPS]:
         where = f"rank {owner.rank}, {step_words(owner, gap)}" if several else step_words(owner, gap)
         where += f", {gap['place']}" if gap.get("place") else ""
-        title = f"{said_of(gap, format_ns(gap['end_ns'] - gap['start_ns']))} ({where})"
-        parts.append(element("figure", [element("figcaption", title), drawing(gap)]))
+        title = f"{said_of(decode(Gap, gap), format_ns(gap['end_ns'] - gap['start_ns']))} ({where})"
+        parts.append(element("figure", [element("figcaption", title), drawing(decode(Gap, gap))]))
     return parts
 
 

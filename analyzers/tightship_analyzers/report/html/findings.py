@@ -14,6 +14,8 @@ from tightship_analyzers.report.sentences import (
     together_words,
     unclaimed_words,
 )
+from tightship_platform.results.codec import decode
+from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_ns
 
 CODE_CHARS = 4000
@@ -81,4 +83,4 @@ def _code(value: object) -> list[Markup]:
 def _gap(row: Evidence, one: OfflineRank) -> Markup:
     long = format_ns(row["end_ns"] - row["start_ns"])
     said = f"The worst stretch, {step_words(one, row)}: {long}, shaded; times count from its begin."
-    return element("figure", [drawing(row), element("figcaption", said, class_="quiet")])
+    return element("figure", [drawing(decode(Gap, row)), element("figcaption", said, class_="quiet")])

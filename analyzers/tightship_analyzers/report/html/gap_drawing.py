@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.report.gap_lanes import LEAST_FRAC, Gap, Lane, lanes, said_of, window_ns
+from tightship_analyzers.report.gap_lanes import (
+    LEAST_FRAC,
+    Lane,
+    lanes,
+    said_of,
+    window_ns,
+)
 from tightship_analyzers.report.html.markup import Markup, element
+from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_ns
 
 ROW, BAR = 20, 17
@@ -28,20 +35,20 @@ def drawing(gap: Gap) -> Markup:
         parts.append(element("text", _label(lane), x="0", y=str(top + 12), class_="lane"))
         top += LABEL
         for span in lane.spans:
-            start, end = place(span["start_ns"]), place(span["end_ns"])
+            start, end = place(span.start_ns), place(span.end_ns)
             parts.append(
                 _span(
-                    f"{span['name']}",
-                    f"{span['name']} – {format_ns(span['end_ns'] - span['start_ns'])}, "
-                    f"begins at {format_ns(span['start_ns'] - gap['start_ns'])}",
+                    span.name,
+                    f"{span.name} – {format_ns(span.end_ns - span.start_ns)}, "
+                    f"begins at {format_ns(span.start_ns - gap.start_ns)}",
                     start,
                     max(end - start, LEAST_FRAC),
-                    top + span["depth"] * ROW,
+                    top + span.depth * ROW,
                     lane.lane,
                 )
             )
         top += lane.rows * ROW + BETWEEN
-    start, end = place(gap["start_ns"]), place(gap["end_ns"])
+    start, end = place(gap.start_ns), place(gap.end_ns)
     shade = element("rect", None, x=_share(start), width=_share(end - start), y="0", height=str(top), class_="shade")
     return element(
         "svg",
@@ -50,7 +57,7 @@ def drawing(gap: Gap) -> Markup:
         width="100%",
         height=str(top + AXIS),
         role="img",
-        aria_label=f"Timeline: {said_of(gap, format_ns(gap['end_ns'] - gap['start_ns']))}",
+        aria_label=f"Timeline: {said_of(gap, format_ns(gap.end_ns - gap.start_ns))}",
     )
 
 
@@ -72,7 +79,7 @@ def _axis(gap: Gap, first_ns: int, last_ns: int, top: int) -> list[Markup]:
     parts = []
     for tick in range(TICKS):
         share = tick / (TICKS - 1)
-        at_ns = first_ns - int(gap["start_ns"]) + round(share * (last_ns - first_ns))
+        at_ns = first_ns - gap.start_ns + round(share * (last_ns - first_ns))
         anchor = "start" if tick == 0 else "end" if tick == TICKS - 1 else "middle"
         middle = None if tick in (0, TICKS - 1) else "middle"
         parts.append(
