@@ -245,11 +245,13 @@ def _of_workflow(workflow: str) -> Profile:
     from tightship_analyzers.offload_planner.sources import LOOKED_AT, command_for, lacking, sources
     from tightship_analyzers.offload_planner.workflow_profile import profile_of_workflow
     from tightship_platform.client import ApiClient
+    from tightship_platform.results.capture import Capture
+    from tightship_platform.results.codec import decode
     from tightship_platform.settings import load_settings
 
     settings = load_settings()
     with ApiClient(settings) as api:
-        captures = api.get("/captures", {"workflow": workflow, "limit": LOOKED_AT})
+        captures = decode(list[Capture], api.get("/captures", {"workflow": workflow, "limit": LOOKED_AT}), "captures")
         why = lacking(captures)
         if why:
             raise TightshipError(f"Workflow {workflow!r} cannot be planned: {why}; try `{command_for(workflow)}`")

@@ -24,7 +24,7 @@ from tightship_dashboard.figures.elements import (
 )
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import run_href
-from tightship_platform.results.plan_answer import PlanAnswer, PlanOption
+from tightship_platform.results.run import RunDetail
 from tightship_platform.units import format_bytes
 
 PLAN_FILE = "plan.yaml"
@@ -50,7 +50,7 @@ def simulated() -> Node:
     return badge("simulated", "Step times are simulated, and shown with their interval; none was measured.")
 
 
-def result(answer: PlanAnswer, run: dict[str, Any] | None, zone: ZoneInfo) -> Node:
+def result(answer: PlanAnswer, run: RunDetail | None, zone: ZoneInfo) -> Node:
     """Everything below the answer's first line.
 
     :param run: the run of the trace that was planned from, as `queries.runs` has it; None: there is none.
@@ -145,9 +145,9 @@ def _why(answer: PlanAnswer) -> Node:
     )
 
 
-def _use(answer: PlanAnswer, run: dict[str, Any] | None) -> Node:
-    words = [fmt.code(word) for word in (run or {}).get("command") or []] or ["python", "train.py"]
-    named = ["--workflow", str(run["workflow"])] if run is not None else []
+def _use(answer: PlanAnswer, run: RunDetail | None) -> Node:
+    words = [fmt.code(word) for word in (run.command if run is not None else ())] or ["python", "train.py"]
+    named = ["--workflow", run.workflow] if run is not None else []
     start = shlex.join(["tightship", "run", "--offload", PLAN_FILE, *named, "--", *words])
     body: list[Node] = []
     if answer.change:
@@ -170,7 +170,7 @@ def _use(answer: PlanAnswer, run: dict[str, Any] | None) -> Node:
     return section("Use it", body, anchor="use")
 
 
-def _machine(answer: PlanAnswer, run: dict[str, Any] | None, zone: ZoneInfo) -> Node:
+def _machine(answer: PlanAnswer, run: RunDetail | None, zone: ZoneInfo) -> Node:
     machine, limits = answer.machine, answer.limits
     how = "assumed" if answer.assumed else "measured"
     rows: list[tuple[str, Node]] = [
@@ -190,11 +190,11 @@ def _machine(answer: PlanAnswer, run: dict[str, Any] | None, zone: ZoneInfo) -> 
         listed = [f"{fmt.duration(ns)} for {_WAITS.get(cause, cause)}" for cause, ns in _largest_first(waits) if ns]
         rows.append(("in a step the device waits", ", ".join(listed) or "for nothing"))
     if run is not None and answer.source is not None:
-        trace = [link(fmt.name(run["run"]), run_href(run["run"])), ", asked for "]
+        trace = [link(fmt.name(run.run), run_href(run.run)), ", asked for "]
         rows.append(("planned from the trace of", html.Span([*trace, time_of(answer.source.requested_ns, zone)])))
     notes = [html.Li(prose(fmt.name(note, limit=500))) for note in answer.notes]
     body = [facts(rows), html.Ul(notes, className="sentences quiet")]
-    aside = simulated_badge(bool(run is not None and run.get("simulated")))
+    aside = simulated_badge(run is not None and run.simulated)
     return section("What it rests on", body, anchor="machine", aside=aside)
 
 

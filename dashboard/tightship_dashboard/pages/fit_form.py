@@ -49,8 +49,8 @@ def form(state: FormState) -> Node:
         _text(state, "cores", "Cores", fmt.count(state.of_host("cores")) if state.of_host("cores") else "such as 16"),
     ]
     shared = []
-    if state.machine is not None and state.machine["devices"] > 1:
-        count = state.machine["devices"]
+    if state.machine is not None and state.machine.devices > 1:
+        count = state.machine.devices
         shared = [html.P(f"{count} ranks share the host: a plan of each may take 1/{count} of it.", className="quiet")]
     return html.Div([html.Div(fields, className="filters fit-form"), *trouble, *shared])
 

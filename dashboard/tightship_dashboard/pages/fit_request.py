@@ -70,13 +70,12 @@ class FormState:
         """What the traces were recorded on, as plans name it."""
         if self.machine is None:
             return None
-        return CPU if self.machine["kind"] == DeviceKind.CPU else str(self.machine["device"])
+        return CPU if self.machine.kind == DeviceKind.CPU else self.machine.device
 
     def of_host(self, what: str) -> int | None:
         """What of the host's memory or cores is one device's part."""
-        if self.machine is None or self.machine[what] is None:
-            return None
-        return max(1, int(self.machine[what]) // int(self.machine["devices"]))
+        whole: int | None = getattr(self.machine, what, None)
+        return None if self.machine is None or whole is None else max(1, whole // self.machine.devices)
 
     def request(self) -> Request:
         """A plan from the workflow's traces.
@@ -88,7 +87,7 @@ class FormState:
             workflow=self.workflow,
             sources=tuple(self.sources),
             recorded_on=self.device,
-            recorded_bytes=None if self.machine is None else self.machine["device_bytes"],
+            recorded_bytes=None if self.machine is None else self.machine.device_bytes,
             device=wanted.device,
             host_bytes=wanted.host_bytes or self.of_host("host_bytes"),
             cores=wanted.cores or self.of_host("cores"),

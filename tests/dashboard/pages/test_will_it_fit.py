@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from made_records import make
 from plotly.utils import PlotlyJSONEncoder
 
 from tightship_analyzers.offload_planner.answer import answer
@@ -18,7 +19,7 @@ from tightship_dashboard.sentences import answers, fit_answers
 from tightship_dashboard.sentences.formatting import zone_of
 from tightship_dashboard.sentences.links import fit_href
 from tightship_platform.errors import Invalid
-from tightship_platform.results.plan_answer import PlanAnswer
+from tightship_platform.results.run import RunDetail
 
 GIB = 2**30
 H100 = "NVIDIA H100 80GB HBM3"
@@ -95,7 +96,7 @@ def test_a_limit_far_above_is_said_and_not_drawn(windowed: PlanAnswer) -> None:
 
 
 def test_names_from_outside_stay_text(windowed: PlanAnswer, refused: PlanAnswer) -> None:
-    run = {"run": "a1", "workflow": "it's $HOME", "command": ["python", "a b.py", "\x1b[31m"]}
+    run = make(RunDetail, run="a1", workflow="it's $HOME", command=["python", "a b.py", "\x1b[31m"])
     drawn = json.dumps(fit.result(windowed, run, zone_of("UTC")), cls=PlotlyJSONEncoder)
     assert "\\u001b" not in drawn
     assert "'it'\\\"'\\\"'s $HOME' -- python 'a b.py'" in drawn
