@@ -52,11 +52,14 @@ class DeviceRecord:
 
 @dataclass(kw_only=True)
 class SourceState:
-    """What one source can see: state is `ok`, `absent` or `error`; detail says why in one line."""
+    """What one source of metrics can see."""
 
     name: str
+    """Its name, such as `nvml`."""
     state: str
+    """`ok`, `absent` or `error`."""
     detail: str = ""
+    """Why, in one line; empty: nothing to say."""
 
 
 @dataclass(kw_only=True)
@@ -184,10 +187,15 @@ class CaptureParams:
     """What to record. Exactly one of `duration_ns` and `iterations` is set."""
 
     duration_ns: int | None = 1_000_000_000
+    """Length of the recording; null: it is counted in steps."""
     iterations: int | None = None
+    """Optimizer steps to record; null: it is timed."""
     stacks: bool = True
+    """Record the Python stack of every operator."""
     shapes: bool = True
+    """Record the shapes of operator inputs."""
     memory: bool = False
+    """Record every allocation."""
     insist: bool = False
     """Record also where no exit guard is known: a process that ends meanwhile may abort."""
 
@@ -215,10 +223,15 @@ class Lease:
     """A capture that this agent has to carry out before the lease expires; every report renews it."""
 
     capture: str
+    """Id of the capture."""
     run: str
+    """Id of the run."""
     params: CaptureParams
+    """What to record."""
     attempt: int
+    """How often the capture has been leased, this time included."""
     lease_expires_ns: int
+    """When the lease expires."""
 
 
 @dataclass(kw_only=True)
@@ -226,7 +239,9 @@ class ExpectedRank:
     """One entry of a capture's manifest."""
 
     rank: int
+    """A rank whose trace is to come."""
     pid: int
+    """Its process."""
 
 
 @dataclass(kw_only=True)

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from tightship_platform.api.scopes import route_scopes
 from tightship_platform.results.docs import field_docs
 from tightship_platform.vocabulary import Scope
+from tightship_platform.wire import Refusal
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -28,6 +29,11 @@ def document(app: FastAPI) -> dict[str, Any]:
                 operation = operations[method.lower()]
                 operation["security"] = [{"token": []}]
                 operation["description"] += f"\n\nNeeds the scope `{scope}`."
+    for operation in (one for methods in made["paths"].values() for one in methods.values()):
+        # FastAPI documents a refusal with the media type of the answer, also where that is a file.
+        refusal = operation["responses"]["4XX"]
+        (content,) = refusal["content"].values()
+        refusal["content"] = {"application/json": content}
     schemas = made["components"].get("schemas", {})
     for record in _records(app):
         properties = schemas.get(record.__name__, {}).get("properties", {})
@@ -39,11 +45,14 @@ def document(app: FastAPI) -> dict[str, Any]:
 def _records(app: FastAPI) -> set[type]:
     """Dataclasses that routes take or answer, and those in them."""
     found: set[type] = set()
-    for route in app.routes:
-        if isinstance(route, APIRoute):
-            bodies = [param.field_info.annotation for param in route.dependant.body_params]
-            for kind in _parts([route.response_model, *bodies]):
-                _collect(kind, found)
+    for included in app.routes:
+        # FastAPI keeps included routers whole.
+        contexts = included.effective_route_contexts() if hasattr(included, "effective_route_contexts") else []
+        for route in (context.original_route for context in contexts):
+            if isinstance(route, APIRoute):
+                bodies = [param.field_info.annotation for param in route.dependant.body_params]
+                for kind in _parts([route.response_model, *bodies, Refusal]):
+                    _collect(kind, found)
     return found
 
 

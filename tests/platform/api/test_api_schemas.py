@@ -1,0 +1,173 @@
+"""Every answer of the API is what `/api/v1/openapi.json` says it is: no key more, no key less, each explained."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from api_calls import HOST, RUN, Capture, Served, ok, run_record, trace_file
+from jsonschema import Draft202012Validator
+from simulated_fleet import LIVE_RUN, fill
+
+from tightship_platform.client import API
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Finding, Run
+from tightship_platform.units import NS_PER_S, now_ns
+
+Operation = tuple[str, str]
+"""Method and path as the document has it."""
+LISTS = ("/runs", "/captures", "/findings", "/opportunities", "/workflows", "/hosts")
+FILE = ("GET", f"{API}/traces/{{key}}/file")
+"""The one answer that is no JSON."""
+OFFLOAD = {"layers": 8, "slots": 2, "resident": 1, "predicted_step_ns": 9, "steps": 4, "step_ns": 8}
+
+
+class Document:
+    """The OpenAPI document, made strict: an object has exactly the properties that its schema names."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.told = document
+        strict = copy.deepcopy(document["components"])
+        for schema in strict["schemas"].values():
+            if "properties" in schema:
+                schema |= {"additionalProperties": False, "required": list(schema["properties"])}
+        self._components = strict
+        self.checked: set[Operation] = set()
+
+    @property
+    def operations(self) -> dict[Operation, dict[str, Any]]:
+        return {(m.upper(), path): one for path, item in self.told["paths"].items() for m, one in item.items()}
+
+    def check(self, response: httpx.Response) -> None:
+        """The hook of a client."""
+        response.read()
+        method, path = response.request.method, response.request.url.path
+        # A template without parameters comes first: `/captures/lease` is no capture.
+        for template in sorted((t for m, t in self.operations if m == method), key=lambda t: t.count("{")):
+            if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path):
+                break
+        else:
+            raise AssertionError(f"{method} {path} is not in the document")
+        if (method, template) != FILE or not response.is_success:
+            answers = self.operations[method, template]["responses"]
+            answer = answers.get(str(response.status_code)) or answers[f"{response.status_code // 100}XX"]
+            schema = answer["content"]["application/json"]["schema"]
+            assert schema, f"{method} {template} answers anything"
+            Draft202012Validator(schema | {"components": self._components}).validate(response.json())
+        self.checked.add((method, template))
+
+
+@pytest.fixture
+def document(http: httpx.Client) -> Document:
+    return Document(ok(http.get("/openapi.json")))
+
+
+@pytest.fixture
+def checked(served: Served, document: Document) -> Iterator[httpx.Client]:
+    """A client that holds every answer against the document."""
+    with served.http() as client:
+        client.event_hooks["response"].append(document.check)
+        yield client
+
+
+@pytest.fixture
+def filled(served: Served) -> Database:
+    """The simulated fleet, and of what it lacks one each: a finding without a saving, other kinds of evidence."""
+    fill(served.database.engine)
+    with served.database.session() as session:
+        run = session.query(Run).filter_by(key=LIVE_RUN).one()
+        told = [
+            {"kind": "plan", "workflow": "w", "command": "c"},
+            {"kind": "fact", "text": "x", "value": 6, "unit": ""},
+        ]
+        nothing = {"value": None, "low": None, "high": None, "method": "", "share_frac": None, "unit": "ns"}
+        session.add(Finding(rule="r", run=run, title="t", fix="f", evidence=told, created_ns=1, **nothing))
+    return served.database
+
+
+def test_every_answer_is_as_documented(checked: httpx.Client, filled: Database, document: Document) -> None:
+    capture = Capture(checked, pids={0: 100}, info={"cpus": 4})
+    assert capture.lease()
+    capture.report("armed", expected=[{"rank": 0, "pid": 100}])
+    capture.report("written")
+    trace = ok(capture.put(trace_file()))["trace"]
+    assert checked.get(f"/traces/{trace}/file").content == trace_file()
+    ok(checked.post("/runs", json=run_record("0ff10ad", end_ns=now_ns(), exit_code=1, error="E: x", offload=OFFLOAD)))
+    step = {"run": RUN, "rank": 0, "time_ns": now_ns() - 9 * NS_PER_S, "width_ns": NS_PER_S, "steps": 4}
+    sample = {"time_ns": now_ns() - 9 * NS_PER_S, "device": "cpu", "util_frac": 0.5}
+    ok(checked.post("/batches", json={"host": HOST, "samples": [sample], "steps": [step]}))
+    for every_ns in (600 * NS_PER_S, None, 900 * NS_PER_S):
+        ok(checked.post("/workflows/vision/schedule", json={"every_ns": every_ns}))
+
+    for path in LISTS:
+        listed = ok(checked.get(path))
+        assert len(listed) >= 2, path
+    first = ok(checked.get("/opportunities"))[0]["opportunity"]
+    ok(checked.post(f"/opportunities/{first}/state", json={"state": "applied"}))
+    for finding in ok(checked.get("/findings")):
+        ok(checked.get(f"/findings/{finding['finding']}"))
+    for run in (RUN, LIVE_RUN, "0ff10ad"):
+        ok(checked.get(f"/runs/{run}"))
+        ok(checked.get(f"/runs/{run}/timeline"))
+    assert capture.now()["state"] == "uploaded"
+    ok(checked.get("/fleet"))
+    ok(checked.get("/health"))
+    assert document.checked == set(document.operations), "an operation was not looked at"
+
+
+def test_every_refusal_is_as_documented(checked: httpx.Client, document: Document) -> None:
+    for path in ("/runs/none", "/findings/x", "/runs?limit=0", "/captures/none", "/traces/7/file"):
+        assert checked.get(path).is_client_error
+    for path, body in (("/runs", {}), ("/captures", {"target": "nobody"}), ("/workflows/none/schedule", {})):
+        assert checked.post(path, json=body).is_client_error
+    assert len(document.checked) == 8
+
+
+def test_a_server_that_cannot_work_answers_as_documented(checked: httpx.Client, served: Served) -> None:
+    with served.database.session() as session:
+        session.connection().exec_driver_sql("DELETE FROM tightship_schema")
+    assert checked.get("/health").status_code == 503
+
+
+def test_the_check_sees_a_key_too_many_or_too_few(document: Document) -> None:
+    def answer(body: Any) -> httpx.Response:
+        return httpx.Response(200, json=body, request=httpx.Request("GET", f"http://h{API}/fleet"))
+
+    whole = dict.fromkeys(("since_ns", "until_ns", "device_ns", "runs", "unaccounted_runs", "slice_ns"), 0)
+    whole |= {"buckets": {}, "by_team": {}, "by_workflow": {}, "over_time": [], "simulated": False}
+    document.check(answer(whole))
+    few = {key: value for key, value in whole.items() if key != "runs"}
+    for wrong in (whole | {"more": 1}, few, whole | {"runs": None}, whole | {"over_time": [{"time_ns": 1}]}):
+        with pytest.raises(Exception, match=r"more|runs|None|buckets"):
+            document.check(answer(wrong))
+
+
+def test_every_field_of_an_answer_is_explained(document: Document) -> None:
+    schemas = document.told["components"]["schemas"]
+    answered: set[str] = set()
+    waiting = [one["responses"]["200"] for one in document.operations.values()]
+    _walk(waiting, schemas, answered.add)
+    assert {"RunDetail", "Capture", "Finding", "Gap", "Opportunity", "Host", "FleetAccount", "Timeline"} <= answered
+    bare = [
+        f"{name}.{key}"
+        for name in sorted(answered)
+        for key, part in schemas[name].get("properties", {}).items()
+        if not part.get("description")
+    ]
+    assert bare == []
+
+
+def _walk(node: Any, schemas: dict[str, Any], seen: Callable[[str], None], known: set[str] | None = None) -> None:
+    known = set() if known is None else known
+    if isinstance(node, dict):
+        name = str(node.get("$ref", "")).rpartition("/")[2]
+        if name and name not in known:
+            known.add(name)
+            seen(name)
+            _walk(schemas[name], schemas, seen, known)
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        _walk(part, schemas, seen, known)
