@@ -180,7 +180,7 @@ class Nested:
             return value
         return self.kind.from_mapping(value, where)
 
-    def give(self, value: Section) -> dict[str, Any]:
+    def give(self, value: Section) -> dict[str, object]:
         """See `Check`."""
         return value.as_mapping()
 
@@ -230,7 +230,7 @@ class Section:
         # Checked here under its place in the file, and again, cheaply, under its class when the record is made.
         return cls(**{name: checks[name].take(value, f"{where}.{name}") for name, value in data.items()})
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> dict[str, object]:
         """Plain data, without what is not set."""
         given = {name: check.give(getattr(self, name)) for name, check in _checks(type(self)).items()}
         return {name: value for name, value in given.items() if value is not None}
