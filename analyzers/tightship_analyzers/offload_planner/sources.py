@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from tightship_platform.results.capture import Capture, CapturedRank
+from tightship_platform.results.plan_answer import PlanSource
 from tightship_platform.vocabulary import CaptureState
 
 MOST_TRIED = 3

@@ -146,8 +146,8 @@ def _agent(settings: Settings, http: httpx.Client) -> Check:
         return Check(
             check="agent", state=NOTE, detail=f"{detail}; it dropped {plural(dropped, 'record')}", advice=advice
         )
-    too_old = host["info"].get("rows_too_old", 0)
-    if too_old:
+    too_old = host.info.get("rows_too_old", 0)
+    if isinstance(too_old, int) and too_old:
         advice = "the clock of this host or of the server is wrong, or the server was away longer than it keeps samples"
         said = f"{detail}; the server did not store {plural(too_old, 'row')} older than TIGHTSHIP_KEEP_DAYS"
         return Check(check="agent", state=NOTE, detail=said, advice=advice)

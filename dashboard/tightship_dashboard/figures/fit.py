@@ -24,6 +24,7 @@ from tightship_dashboard.figures.elements import (
 )
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import run_href
+from tightship_platform.results.plan_answer import PlanAnswer, PlanOption
 from tightship_platform.results.run import RunDetail
 from tightship_platform.units import format_bytes
 

@@ -26,6 +26,7 @@ from tightship_dashboard.sentences.links import Answer
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TightshipError
 from tightship_platform.queries.runs import get_run
+from tightship_platform.results.run import RunDetail
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, format_bytes
 from tightship_platform.vocabulary import PlanState
@@ -174,7 +175,7 @@ def _progress(view: View, key: str, progress: Progress, workflow: str | None) ->
     return _head(fit_answers.whether_it_fits(found), fit.simulated()), fit.result(found, run, view.zone)
 
 
-def _run(session: Session, key: str) -> dict[str, Any] | None:
+def _run(session: Session, key: str) -> RunDetail | None:
     """The run that was planned from; None: it was deleted since, and the plan is as good without it."""
     try:
         return get_run(session, key)

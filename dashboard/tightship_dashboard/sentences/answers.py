@@ -16,12 +16,7 @@ from tightship_platform.results.finding import Finding
 from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
-from tightship_platform.results.run_account import (
-    as_bucket,
-    counted_until_ns,
-    has_no_trace,
-    losses,
-)
+from tightship_platform.results.run_account import as_bucket, counted_until_ns, has_no_trace, losses
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
 

@@ -19,6 +19,7 @@ from tightship_dashboard.sentences import answers, fit_answers
 from tightship_dashboard.sentences.formatting import zone_of
 from tightship_dashboard.sentences.links import fit_href
 from tightship_platform.errors import Invalid
+from tightship_platform.results.plan_answer import PlanAnswer
 from tightship_platform.results.run import RunDetail
 
 GIB = 2**30

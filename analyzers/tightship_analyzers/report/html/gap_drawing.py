@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.report.gap_lanes import (
-    LEAST_FRAC,
-    Lane,
-    lanes,
-    said_of,
-    window_ns,
-)
+from tightship_analyzers.report.gap_lanes import LEAST_FRAC, Lane, lanes, said_of, window_ns
 from tightship_analyzers.report.html.markup import Markup, element
 from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_ns
