@@ -380,10 +380,10 @@ def test_records_after_the_end_extend_the_time_shown(session: Session) -> None:
     told = steps([T0, T0 + 10 * S, T0 + 20 * S], each=5, width_ns=10 * S)
     ingest.apply_batch(session, batch(devices=[CPU], steps=told, run_samples=run_samples([T0 + 7 * S])), now=NOW)
     found = timeline.run_timeline(session, "a1", points=6)
-    assert (found["start_ns"], found["end_ns"], found["width_ns"]) == (T0, T0 + 30 * S, 5 * S)
-    assert found["steps"] == [
-        {"rank": 0, "time_ns": [T0 + i * 5 * S for i in range(6)], "steps_per_s": pytest.approx([0.5] * 6)}
-    ]
+    assert (found.start_ns, found.end_ns, found.width_ns) == (T0, T0 + 30 * S, 5 * S)
+    [series] = found.steps
+    assert (series.rank, series.time_ns) == (0, [T0 + i * 5 * S for i in range(6)])
+    assert series.steps_per_s == pytest.approx([0.5] * 6)
 
 
 def test_a_bucket_that_outlasts_its_run_is_shown_to_the_end(session: Session) -> None:
@@ -391,8 +391,8 @@ def test_a_bucket_that_outlasts_its_run_is_shown_to_the_end(session: Session) ->
     ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + 12 * S), now=NOW)
     ingest.apply_batch(session, batch(steps=steps([T0, T0 + 10 * S], each=10, width_ns=10 * S)), now=NOW)
     found = timeline.run_timeline(session, "a1", points=12)
-    assert found["end_ns"] == T0 + 12 * S
-    assert found["steps"][0]["time_ns"] == [T0 + i * S for i in range(12)]
+    assert found.end_ns == T0 + 12 * S
+    assert found.steps[0].time_ns == [T0 + i * S for i in range(12)]
 
 
 @given(
@@ -419,11 +419,11 @@ def test_no_times_make_a_timeline_long(
     times = [T0 + at for _, at, _ in buckets]
     ingest.apply_batch(session, batch(devices=[CPU], steps=told, run_samples=run_samples(times)), now=much_later)
     found = timeline.run_timeline(session, "a1", points=points)
-    for series in (*found["steps"], *found["run_samples"], *found["devices"]):
-        assert len(series["time_ns"]) <= points + 1
-        assert list(series["time_ns"]) == sorted(set(series["time_ns"]))
-        assert all(found["start_ns"] <= t <= found["end_ns"] for t in series["time_ns"])
-    assert all(rate >= 0 for series in found["steps"] for rate in series["steps_per_s"])
+    for series in (*found.steps, *found.run_samples, *found.devices):
+        assert len(series.time_ns) <= points + 1
+        assert list(series.time_ns) == sorted(set(series.time_ns))
+        assert all(found.start_ns <= t <= found.end_ns for t in series.time_ns)
+    assert all(rate >= 0 for series in found.steps for rate in series.steps_per_s)
 
 
 def test_holes_of_very_many_ranks_are_not_filled(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,9 +434,9 @@ def test_holes_of_very_many_ranks_are_not_filled(session: Session, monkeypatch: 
     for ranks, shown in ((2, list(range(100))), (3, [0, 1, 98, 99])):
         told = [one for rank in range(ranks) for one in steps(two, rank=rank)]
         ingest.apply_batch(session, batch(steps=told), now=NOW)
-        found = timeline.run_timeline(session, "a1", points=100)["steps"]
-        assert [[(t - T0) // S for t in rank["time_ns"]] for rank in found] == [shown] * ranks
-        assert {rate for rank in found for rate in rank["steps_per_s"][1:-1]} == {0.0}
+        found = timeline.run_timeline(session, "a1", points=100).steps
+        assert [[(t - T0) // S for t in rank.time_ns] for rank in found] == [shown] * ranks
+        assert {rate for rank in found for rate in rank.steps_per_s[1:-1]} == {0.0}
 
 
 def test_long_runs_are_read_from_their_rollups(session: Session) -> None:

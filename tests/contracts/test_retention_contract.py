@@ -196,13 +196,13 @@ def test_what_is_older_than_samples_are_kept_is_not_stored(database: Database) -
     )
     with database.session() as session:
         answer = ingest.apply_batch(session, parts, keep_days=KEEP, now=later)
-        assert answer == {"rows": 10, "too_old": 5, "unknown_runs": ["r1"]}
+        assert vars(answer) == {"rows": 10, "too_old": 5, "unknown_runs": ["r1"]}
         assert _counts(session, FIRST) == NONE
         assert _counts(session, FIRST + DAY_NS) == [1] * 4
         assert session.scalar(select(func.count()).select_from(Sample)) == 1
-        assert ingest.apply_batch(session, parts, keep_days=KEEP, now=later - 1)["too_old"] == 1
+        assert ingest.apply_batch(session, parts, keep_days=KEEP, now=later - 1).too_old == 1
         assert _counts(session, FIRST) == [1] * 4
-        assert ingest.apply_batch(session, parts, keep_days=0, now=later)["too_old"] == 0  # kept for ever
+        assert ingest.apply_batch(session, parts, keep_days=0, now=later).too_old == 0  # kept for ever
         assert _counts(session, FIRST - 4000 * DAY_NS) == [1, 0, 0, 0]
 
 

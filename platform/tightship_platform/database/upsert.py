@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, text
@@ -31,7 +31,7 @@ def table_of(model: type[Base]) -> Table:
     return table
 
 
-def add_missing(session: Session, model: type[Base], rows: Sequence[Row]) -> None:
+def add_missing(session: Session, model: type[Base], rows: Sequence[Mapping[str, object]]) -> None:
     """Insert the rows whose key is not there yet; the others stay as they are."""
     if rows:
         session.execute(insert_into(session, model).on_conflict_do_nothing(), list(rows))

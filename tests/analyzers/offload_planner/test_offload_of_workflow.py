@@ -13,6 +13,7 @@ import yaml
 from api_calls import Served, serving
 from captured_workflow import MACHINE, record, store
 from click.testing import CliRunner
+from made_records import make
 
 from tightship_analyzers.commands.offload import offload
 from tightship_analyzers.offload_planner.profile import write_profile
@@ -22,19 +23,20 @@ from tightship_analyzers.offload_planner.workflow_profile import profile_of_work
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.file import read_plan
 from tightship_platform.errors import ServerUnreachable, TightshipError
+from tightship_platform.results.capture import Capture
 from tightship_platform.results.plan_answer import PlanSource
 from tightship_platform.wire import CaptureParams
 
 FIXTURES = Path(__file__).parents[2] / "data" / "traces"
 
 
-def capture(key: str = "c1", state: str = "analyzed", *, ranks: tuple[int, ...] = (0,), **more: Any) -> dict[str, Any]:
+def capture(key: str = "c1", state: str = "analyzed", *, ranks: tuple[int, ...] = (0,), **more: Any) -> Capture:
     """As `queries.captures` lists one."""
     params = {"stacks": more.pop("stacks", True), "shapes": more.pop("shapes", True)}
     rank = {"url": "/api/v1/traces/1/file", "sha256": "a" * 64, "bytes": 10, "trace": 1, "error": None, "pid": 1}
     listed = [rank | {"rank": number} | more.pop("of_rank", {}) for number in ranks]
     found = {"capture": key, "run": "a1", "state": state, "reason": None, "requested_ns": 5, "params": params}
-    return found | {"ranks": listed} | more
+    return make(Capture, found, ranks=listed, **more)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def capture(key: str = "c1", state: str = "analyzed", *, ranks: tuple[int, ...] 
         ([capture(shapes=False), capture("c0")], ""),
     ],
 )
-def test_what_a_workflow_lacks(captures: list[dict[str, Any]], words: str) -> None:
+def test_what_a_workflow_lacks(captures: list[Capture], words: str) -> None:
     assert lacking(captures) == words
     assert bool(sources(captures)) == (not words)
 

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
+from made_records import make
 from rich.console import Console
 
 from tightship_platform.demo.report import print_report
+from tightship_platform.results.demo import DemoResult
+from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.results.run import Run
 
 S = 10**9
 
 
-def run(workflow: str) -> dict[str, Any]:
-    return {"workflow": workflow, "device_ns": 30 * S, "account": {"productive": 20 * S, "input": 10 * S}}
+def run(workflow: str) -> Run:
+    return make(Run, workflow=workflow, device_ns=30 * S, account={"productive": 20 * S, "input": 10 * S})
 
 
-def opportunity(workflow: str, rule: str, low_s: int, value_s: int, high_s: int, method: str) -> dict[str, Any]:
+def opportunity(workflow: str, rule: str, low_s: int, value_s: int, high_s: int, method: str) -> Opportunity:
     savings = {"recoverable_device_ns": value_s * S, "low_ns": low_s * S, "high_ns": high_s * S}
-    return {
-        "workflow": workflow,
-        "rules": [rule],
-        "fix": f"fix {rule}",
-        "device_ns": 30 * S,
-        "method": method,
-    } | savings
+    return make(
+        Opportunity, savings, workflow=workflow, rules=[rule], fix=f"fix {rule}", device_ns=30 * S, method=method
+    )
 
 
-def printed(runs: list[dict[str, Any]], opportunities: list[dict[str, Any]]) -> str:
+def printed(runs: list[Run], opportunities: list[Opportunity]) -> str:
     out = io.StringIO()
-    print_report({"runs": runs, "findings": [], "opportunities": opportunities}, Console(file=out, width=160))
+    print_report(DemoResult(runs=runs, findings=[], opportunities=opportunities), Console(file=out, width=160))
     return out.getvalue()
 
 
