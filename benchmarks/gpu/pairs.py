@@ -32,9 +32,9 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.analysis.rank_analysis import Wanted
-from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_platform.errors import Invalid
+from tightship_platform.results.analysis.finding import TraceFinding
 
 OUT = Path(__file__).parents[1] / "out" / "gpu_pairs.json"
 WARM_UP, ROUNDS = 5, 7
@@ -78,13 +78,13 @@ def recorded(step: Step, target: Path, device: str) -> Path:
     return target
 
 
-def found_in(trace: Path, rule: str, step_ns: float) -> Finding | None:
+def found_in(trace: Path, rule: str, step_ns: float) -> TraceFinding | None:
     """What the rule says about a recording, in steps of that length; in its own where it has none that are longer."""
     try:
         result = analyze_paths([str(trace)], wanted=Wanted(untraced_step_ns=round(step_ns)))
     except Invalid:
         result = analyze_paths([str(trace)])
-    return next((finding for finding, _ in result.findings if finding.rule == rule), None)
+    return next((finding for finding in result.findings if finding.rule == rule), None)
 
 
 def compared(pair: Pair, device: str, folder: Path) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def compared(pair: Pair, device: str, folder: Path) -> dict[str, Any]:
         "predicted_ns": saving.value if saving else None,
         "low_ns": saving.low if saving else None,
         "high_ns": saving.high if saving else None,
-        "method": saving.method.value if saving else None,
+        "method": saving.method if saving else None,
         "error_frac": (saving.value - saved_ns) / saved_ns if saving and saved_ns > 0 else None,
         "quiet": found_in(traces["after"], pair.rule, median["after"]) is None,
         "bytes": {name: path.stat().st_size for name, path in traces.items()},

@@ -92,7 +92,9 @@ def test_a_capture_asked_for_by_button_moves_through_its_stages(
         agent.uploads()
         stage(here, "uploaded")
         with served.database.session() as session:
-            assert captures.start_analysis(session, agent.capture)
+            work = captures.claim_work(session, agent.capture)
+            assert work is not None
+            captures.trace_analyzed(session, work)
             captures.analyzed(session, agent.capture)
         stage(here, "analyzed")
         assert here.page.locator(".stages li.done").count() == 7

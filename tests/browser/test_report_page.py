@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.report.html.page import page
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"

@@ -8,14 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from captured import END, FIRST_STEP, LAST_STEP, a_capture, begin, finish, recorded
+from captured import END, FIRST_STEP, LAST_STEP, a_capture, analyze_capture, begin, finish, recorded
 from records import MIN, T0, S, batch, held, run_samples, started, steps
 from rule_jobs import job_of
 from sqlalchemy import func, select
 from trace_files import unmarked
 
 from tightship_analyzers.fleet import accounting, history, idleness, ranking
-from tightship_analyzers.fleet.capture_analysis import analyze_capture
+from tightship_analyzers.fleet.capture_analysis import work_on
 from tightship_analyzers.rules.runs.device_held_idle import RULE as HELD_IDLE
 from tightship_platform import captures, ingest
 from tightship_platform.captures.artifact_store import ArtifactStore
@@ -68,9 +68,7 @@ def test_a_second_analysis_replaces_the_first(database: Database, artifacts: Art
     assert not analyze_capture(database, artifacts, key), "there is nothing left to do"
     with database.session() as session:
         before = findings.list_findings(session)
-        capture = session.scalars(select(Capture).where(Capture.key == key)).one()
-        # As after a worker that died between its work and its commit.
-        capture.state, capture.lease_expires_ns = CaptureState.UPLOADED.value, None
+        captures.analyze_again(session, key)
     assert analyze_capture(database, artifacts, key)
     with database.session() as session:
         after = findings.list_findings(session)
@@ -82,8 +80,8 @@ def test_another_worker_may_be_at_it(database: Database, artifacts: ArtifactStor
         begin(session)
     key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=now_ns())
     with database.session() as session:
-        assert captures.start_analysis(session, key)
-    assert not analyze_capture(database, artifacts, key)
+        assert captures.claim_work(session, key) is not None
+    assert work_on(database, artifacts, key) is None
     with database.session() as session:
         assert session.scalar(select(func.count()).select_from(Finding)) == 0
 

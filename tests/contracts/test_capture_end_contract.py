@@ -6,13 +6,15 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from capture_steps import NOW, all_at_once, armed, never, request, state_of, store, uploaded
+from capture_steps import NOW, all_at_once, armed, claimed, never, request, state_of, store, uploaded
 from records import S, beat, lease_of, live, started
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tightship_platform import captures, ingest
-from tightship_platform.captures import transitions
+from tightship_platform.captures import Work, transitions
 from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Trace
 from tightship_platform.errors import Conflict, TightshipError
 
 
@@ -41,28 +43,103 @@ def test_an_analysis_that_nobody_begins_is_sent_off_again(session: Session) -> N
     assert state_of(session, key)[0] == "uploaded"
 
 
-def test_an_analysis_is_begun_by_one_worker_at_a_time(session: Session) -> None:
-    key = uploaded(session)
-    assert captures.start_analysis(session, key, now=NOW)
-    assert not captures.start_analysis(session, key, now=NOW + S)
-    captures.renew_analysis(session, key, now=NOW + 100 * S)
+def test_each_piece_is_held_by_one_worker_at_a_time(session: Session) -> None:
+    key = armed(session, (0, 1))
+    for rank in (0, 1):
+        store(session, key, rank)
+    first, second = (captures.claim_work(session, key, now=NOW) for _ in range(2))
+    assert (first, second) == (Work(capture=key, rank=0), Work(capture=key, rank=1))
+    assert captures.claim_work(session, key, now=NOW + S) is None
+    captures.renew_work(session, first, now=NOW + 100 * S)
     captures.sweep(session, never, now=NOW + 200 * S)
-    assert not captures.start_analysis(session, key, now=NOW + 200 * S)
+    assert captures.claim_work(session, key, now=NOW + 200 * S) == second, "its worker gave no sign of life"
+    captures.trace_analyzed(session, first, now=NOW + 201 * S)
+    assert captures.claim_work(session, key, now=NOW + 202 * S) is None, "the other one is not done"
+    captures.trace_analyzed(session, second, now=NOW + 203 * S)
+    assert captures.claim_work(session, key, now=NOW + 204 * S) == Work(capture=key, rank=None)
+    assert captures.claim_work(session, key, now=NOW + 205 * S) is None
+    captures.analyzed(session, key, now=NOW + 206 * S)
+    assert state_of(session, key)[0] == "analyzed"
 
 
-def test_an_analysis_that_dies_is_begun_three_times(session: Session) -> None:
+def test_a_living_analysis_is_never_begun_again(session: Session) -> None:
+    key = uploaded(session)
+    work = captures.claim_work(session, key, now=NOW)
+    assert work is not None
+    for second in range(20, 3600, 20):
+        captures.renew_work(session, work, now=NOW + second * S)
+        captures.sweep(session, never, now=NOW + (second + 10) * S)
+        assert captures.claim_work(session, key, now=NOW + (second + 19) * S) is None
+    captures.trace_analyzed(session, work, now=NOW + 3600 * S)
+
+
+def test_a_trace_whose_analysis_dies_three_times_is_given_up(session: Session) -> None:
     key = uploaded(session)
     now = NOW
     sent: list[str] = []
     for _ in range(3):
-        assert captures.start_analysis(session, key, now=now)
+        assert captures.claim_work(session, key, now=now) == Work(capture=key, rank=0)
+        now += transitions.ANALYSIS_NS + 1
+        captures.sweep(session, sent.append, now=now)
+    assert sent == [key, key, key], "the last message is for joining what there is"
+    trace = session.scalars(select(Trace)).one()
+    assert trace.error == "the analysis of rank 0 was begun 3 times and never ended; the worker's log says more"
+    assert captures.claim_work(session, key, now=now) == Work(capture=key, rank=None)
+
+
+def test_joining_that_dies_three_times_fails_the_capture(session: Session) -> None:
+    key = uploaded(session)
+    now = NOW
+    sent: list[str] = []
+    for _ in range(3):
+        claimed(session, key, now=now)
         now += transitions.ANALYSIS_NS + 1
         captures.sweep(session, sent.append, now=now)
     assert sent == [key, key]
     state, reason = state_of(session, key)
     assert state == "failed"
     assert reason == "its analysis was begun 3 times and never ended; the worker's log says more"
-    assert not captures.start_analysis(session, key, now=now)
+    assert captures.claim_work(session, key, now=now) is None
+
+
+def test_a_store_that_is_away_costs_no_attempt(session: Session) -> None:
+    key = uploaded(session)
+    now = NOW
+    for _ in range(2 * transitions.MAX_ANALYSIS_ATTEMPTS):
+        work = captures.claim_work(session, key, now=now)
+        assert work is not None and work.rank == 0
+        captures.give_work_back(session, work, now=now)
+        assert captures.claim_work(session, key, now=now) is None, "not at once"
+        now += transitions.ENQUEUE_NS
+    assert state_of(session, key)[0] == "uploaded"
+
+
+def test_what_is_late_changes_nothing(session: Session) -> None:
+    key = uploaded(session)
+    work = captures.claim_work(session, key, now=NOW)
+    assert work is not None
+    captures.trace_analyzed(session, work, now=NOW)
+    with pytest.raises(Conflict, match="is analyzed already, or not wanted any more"):
+        captures.trace_analyzed(session, work, error="late", now=NOW)
+    assert session.scalars(select(Trace.error)).one() is None
+
+
+def test_a_capture_can_be_analyzed_again(session: Session) -> None:
+    key = uploaded(session)
+    with pytest.raises(Conflict, match="is uploaded"):
+        captures.analyze_again(session, key, now=NOW)
+    claimed(session, key)
+    captures.analyzed(session, key, now=NOW)
+    captures.analyze_again(session, key, now=NOW + S)
+    assert captures.claim_work(session, key, now=NOW + S) == Work(capture=key, rank=0)
+    claimed_again = session.scalars(select(Trace)).one()
+    captures.trace_analyzed(session, Work(capture=key, rank=0), now=NOW + S)
+    claimed(session, key, now=NOW + S)
+    captures.analyzed(session, key, now=NOW + 2 * S)
+    claimed_again.removed_ns = NOW
+    session.flush()
+    with pytest.raises(Conflict, match="No trace file"):
+        captures.analyze_again(session, key, now=NOW + 3 * S)
 
 
 def test_a_broker_that_refuses_does_not_lose_the_analysis(database: Database, session: Session) -> None:
@@ -172,7 +249,7 @@ def test_workers_that_start_at_once_begin_an_analysis_once(database: Database) -
 
     def work() -> None:
         with database.session() as session:
-            begun.append(captures.start_analysis(session, key, now=NOW))
+            begun.append(captures.claim_work(session, key, now=NOW) is not None)
 
     all_at_once([work] * 6)
     assert sorted(begun) == [False] * 5 + [True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from capture_steps import NOW, SHA, armed, never, request, state_of, store, uploaded
+from capture_steps import NOW, SHA, armed, claimed, never, request, state_of, store, uploaded
 from records import MIN, T0, S, beat, ended, lease_of, live, started, told
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -47,7 +47,7 @@ def test_from_request_to_analysis(session: Session) -> None:
     assert state_of(session, key) == ("written", None)
     assert store(session, key, 0, now=NOW + 6 * S).completed
     assert state_of(session, key) == ("uploaded", None)
-    assert capture_flow.start_analysis(session, key, now=NOW + 7 * S)
+    claimed(session, key, now=NOW + 7 * S)
     capture_flow.analyzed(session, key, now=NOW + 8 * S)
     capture = captures.get_capture(session, key)
     states = ["requested", "leased", "armed", "recording", "written", "uploaded", "analyzed"]
@@ -80,7 +80,7 @@ def test_everything_may_be_said_twice(session: Session) -> None:
     assert (first.trace.id, first.completed) == (again.trace.id, again.completed)
     assert store(session, key, 1).completed
     assert not store(session, key, 1).completed
-    assert capture_flow.start_analysis(session, key, now=NOW)
+    claimed(session, key)
     for _ in range(2):
         capture_flow.analyzed(session, key, now=NOW)
     assert not store(session, key).completed

@@ -49,6 +49,8 @@ def _row(table: Table) -> dict[str, Any]:
             row[column.name] = {"text": "ä <b> \" ' \\"}
         elif isinstance(kind, Boolean):
             row[column.name] = True
+        elif isinstance(kind, LargeBinary):
+            row[column.name] = b"\x00\xff"
         elif isinstance(kind, BigInteger):
             row[column.name] = 1_790_000_000_123_456_789
         elif isinstance(kind, Integer):

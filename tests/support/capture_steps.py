@@ -42,6 +42,14 @@ def uploaded(session: Session, now: int = NOW) -> str:
     return key
 
 
+def claimed(session: Session, key: str, now: int = NOW) -> capture_flow.Work:
+    """All its traces are analyzed, and joining them is claimed."""
+    while (work := capture_flow.claim_work(session, key, now=now)) is not None and work.rank is not None:
+        capture_flow.trace_analyzed(session, work, now=now)
+    assert work is not None
+    return work
+
+
 def state_of(session: Session, key: str) -> tuple[str, str | None]:
     capture = captures.get_capture(session, key)
     return capture.state, capture.reason

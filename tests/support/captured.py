@@ -9,6 +9,7 @@ from pathlib import Path
 from records import MIN, T0, S, ask, batch, ended, held, lease_of, started, steps, told
 from sqlalchemy.orm import Session
 
+from tightship_analyzers.fleet.capture_analysis import work_on
 from tightship_platform import captures, ingest
 from tightship_platform.captures.artifact_store import ArtifactStore, trace_key
 from tightship_platform.database.engine import Database
@@ -57,6 +58,14 @@ def a_capture(database: Database, artifacts: ArtifactStore, run: str, files: Map
                 now=now,
             )
     return key
+
+
+def analyze_capture(database: Database, artifacts: ArtifactStore, key: str) -> bool:
+    """Do all pieces of its analysis, one after the other, as workers do; whether there were any."""
+    pieces = 0
+    while work_on(database, artifacts, key) is not None:
+        pieces += 1
+    return pieces > 0
 
 
 def recorded(name: str) -> bytes:

@@ -15,14 +15,16 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from tightship_analyzers.analysis.rank_analysis import RankAnalysis, Wanted, analyze_file
+from tightship_analyzers.analysis.analyze_rank import OtherRank, analyze_rank
+from tightship_analyzers.analysis.rank_part import RankPart
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_platform.errors import TightshipError
 from tightship_platform.text import shown
 
 TELL_EVERY_S = 0.1
 
-Outcome = RankAnalysis | int | None | TightshipError
-"""What `analyze_file` gives, or why there is nothing."""
+Outcome = RankPart | TightshipError
+"""What `analyze_rank` gives or raises."""
 Told = Callable[[str, int, int], None]
 """Called with (source, bytes read so far, bytes of the file or 0 where unknown)."""
 
@@ -45,7 +47,7 @@ def analyze_files(
             yield source, _here(source, wanted, tell, processes=min(jobs, 2))
         return
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([analyze_file.__module__])
+    context.set_forkserver_preload([analyze_rank.__module__])
     waiting = list(sources)[::-1]
     running: dict[Connection, tuple[str, ForkServerProcess]] = {}
     try:
@@ -67,7 +69,7 @@ def analyze_files(
                 del running[ready]
                 ready.close()
                 process.join()
-                yield source, message[1]
+                yield source, OtherRank(source, message[1]) if message[0] == "other rank" else message[1]
     finally:
         for connection, (_, process) in running.items():
             process.terminate()
@@ -88,7 +90,7 @@ def _received(connection: Connection, source: str, process: ForkServerProcess) -
 
 def _here(source: str, wanted: Wanted, tell: Told, processes: int = 1) -> Outcome:
     try:
-        return analyze_file(source, wanted, lambda done, total: tell(source, done, total), processes)
+        return analyze_rank(source, wanted, lambda done, total: tell(source, done, total), processes)
     except TightshipError as error:
         return error
 
@@ -106,4 +108,7 @@ def _work(connection: Connection, source: str, wanted: Wanted) -> None:
 
     outcome = _here(source, wanted, tell)
     # An error's class may take other arguments than its message, and then could not be unpacked over there.
-    connection.send(("done", TightshipError(str(outcome)) if isinstance(outcome, TightshipError) else outcome))
+    if isinstance(outcome, OtherRank):
+        connection.send(("other rank", outcome.rank))
+    else:
+        connection.send(("done", TightshipError(str(outcome)) if isinstance(outcome, TightshipError) else outcome))

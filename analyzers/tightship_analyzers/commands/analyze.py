@@ -13,7 +13,7 @@ from tightship_platform.errors import TightshipError
 from tightship_platform.units import parse_duration_ns
 
 if TYPE_CHECKING:
-    from tightship_analyzers.analysis.from_files import OfflineResult
+    from tightship_platform.results.analysis.run import RunAnalysis
 
 
 class Count(click.IntRange):
@@ -26,7 +26,7 @@ GAPS = 5
 """Longest waits of each rank that the page may draw."""
 
 
-def _write_page(result: OfflineResult, path: str) -> None:
+def _write_page(result: RunAnalysis, path: str) -> None:
     from tightship_analyzers.report.html.page import page
 
     try:
@@ -104,8 +104,10 @@ def analyze(
     one run. A file that cannot be read is told, and the others are judged all the same; the exit code is then 2.
     """
     from tightship_analyzers.analysis.from_files import analyze_paths
-    from tightship_analyzers.analysis.rank_analysis import Wanted
     from tightship_analyzers.analysis.rank_processes import cores
+    from tightship_analyzers.analysis.wanted import Wanted
+    from tightship_analyzers.report.json import analysis_json
+    from tightship_platform.results.codec import fields_of
 
     wanted = Wanted(
         rank=rank, step=step, rules=rules, all_steps=all_steps, untraced_step_ns=untraced_step, gaps=GAPS if html else 0
@@ -114,7 +116,7 @@ def analyze(
     if html is not None:
         _write_page(result, html)
     if as_json:
-        click.echo(json.dumps(result.as_dict(explain=explain), indent=2))
+        click.echo(json.dumps(analysis_json(result, facts=explain), default=fields_of, indent=2))
     else:
         from tightship_analyzers.report.terminal import print_report
 

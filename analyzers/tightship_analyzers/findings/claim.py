@@ -12,11 +12,12 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.evidence import Evidence, fact, worst_gap
+from tightship_analyzers.findings.evidence import fact, worst_gap
 from tightship_analyzers.findings.model import Finding, Rule, Saving
 from tightship_analyzers.graph.edits import Edits, Float64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import DeviceEvents, Int64s
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import SavingUnit
 

@@ -11,12 +11,13 @@ from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.findings.claim import Where, claim, gone, is_worth, time_of, waits_for_workers, within_window
-from tightship_analyzers.findings.evidence import Evidence, fact
+from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits, Float64s
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, plural
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Names, Table
+from tightship_platform.results.evidence import Change, Fact, Gap, GapLane, GapSpan
 from tightship_platform.text import shown
 
 MAX_SPANS = 200
@@ -26,20 +28,18 @@ PAD_FRAC = 0.15
 """Context shown on either side of a gap, as a share of it."""
 MIN_PAD_NS = 20_000
 
-Evidence = dict[str, Any]
 
-
-def fact(text: str, value: float | None = None, unit: str = "") -> Evidence:
+def fact(text: str, value: float | None = None, unit: str = "") -> Fact:
     """A sentence with the figure that it rests on."""
-    return {"kind": "fact", "text": text, "value": value, "unit": unit}
+    return Fact(text=text, value=value, unit=unit)
 
 
-def change(before: str, after: str) -> Evidence:
+def change(before: str, after: str) -> Change:
     """Code as it is and as it should be."""
-    return {"kind": "change", "before": before, "after": after}
+    return Change(before=before, after=after)
 
 
-def worst_gap(facts: Facts, claims: Intervals, cause: str) -> Evidence | None:
+def worst_gap(facts: Facts, claims: Intervals, cause: str) -> Gap | None:
     """The device gap that holds most of the claimed time; None where the claims touch no gap."""
     gaps = facts[DeviceGaps].spans
     held = claims.overlap_ns(gaps.start_ns, gaps.end_ns)
@@ -49,7 +49,7 @@ def worst_gap(facts: Facts, claims: Intervals, cause: str) -> Evidence | None:
     return timeline(facts, int(gaps.start_ns[row]), int(gaps.end_ns[row]), cause)
 
 
-def longest_gaps(facts: Facts, count: int) -> list[Evidence]:
+def longest_gaps(facts: Facts, count: int) -> list[Gap]:
     """Long gaps of the device within the window, each with the cause of most of it: the longest of each cause, then
     what is longest of the others. The longest comes first.
 
@@ -69,27 +69,26 @@ def longest_gaps(facts: Facts, count: int) -> list[Evidence]:
         seen.add(most.cause)
     chosen = sorted((firsts + others)[:count], key=lambda gap: gap[0] - gap[1])
     return [
-        timeline(facts, start_ns, end_ns, most.cause.word) | {"place": shown(str(most.place), MAX_NAME) or None}
+        replace(timeline(facts, start_ns, end_ns, most.cause.word), place=shown(str(most.place), MAX_NAME) or None)
         for start_ns, end_ns, most in chosen
     ]
 
 
-def timeline(facts: Facts, start_ns: int, end_ns: int, cause: str) -> Evidence:
+def timeline(facts: Facts, start_ns: int, end_ns: int, cause: str) -> Gap:
     """What device, host thread and Python frames did around an interval."""
     pad_ns = max(MIN_PAD_NS, int(PAD_FRAC * (end_ns - start_ns)))
     first_ns, last_ns = start_ns - pad_ns, end_ns + pad_ns
     steps = facts.find(Steps)
-    return {
-        "kind": "gap",
-        "step": steps.number_at(start_ns) if steps else None,
-        "start_ns": start_ns,
-        "end_ns": end_ns,
-        "cause": cause,
-        "lanes": [
-            {"lane": lane, "spans": _spans(facts.trace.names, tables, first_ns, last_ns)}
+    return Gap(
+        step=steps.number_at(start_ns) if steps else None,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        cause=cause,
+        lanes=[
+            GapLane(lane=lane, spans=_spans(facts.trace.names, tables, first_ns, last_ns))
             for lane, tables in _lanes(facts)
         ],
-    }
+    )
 
 
 def _lanes(facts: Facts) -> list[tuple[str, list[Any]]]:
@@ -111,7 +110,7 @@ def _lanes(facts: Facts) -> list[tuple[str, list[Any]]]:
     ]
 
 
-def _spans(names: Names, tables: list[Any], first_ns: int, last_ns: int) -> list[Evidence]:
+def _spans(names: Names, tables: list[Any], first_ns: int, last_ns: int) -> list[GapSpan]:
     rows: list[tuple[int, int, int]] = []
     for table in tables:
         near = _longest(table.overlapping(first_ns, last_ns), first_ns, last_ns)
@@ -125,7 +124,7 @@ def _spans(names: Names, tables: list[Any], first_ns: int, last_ns: int) -> list
         # The first level that is free: nesting depth for calls, one row per stream in use for kernels.
         depth = next((level for level, busy_until in enumerate(levels) if busy_until <= start_ns), len(levels))
         levels[depth : depth + 1] = [end_ns]
-        spans.append({"name": shown(names[name], MAX_NAME), "start_ns": start_ns, "end_ns": end_ns, "depth": depth})
+        spans.append(GapSpan(name=shown(names[name], MAX_NAME), start_ns=start_ns, end_ns=end_ns, depth=depth))
     return spans
 
 

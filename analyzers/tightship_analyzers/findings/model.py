@@ -11,12 +11,10 @@ from typing import Any
 from tightship_analyzers.facts.memo import NotApplicable
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.vocabulary import Method, SavingUnit
 
 __all__ = ["Failed", "Finding", "Judgement", "NotApplicable", "Rule", "Saving", "Scope"]
-
-Evidence = dict[str, Any]
-
 
 NOISE_FRAC = 0.01
 """Share of the mean step, or of the recording, below which a finding is not shown: steps of one job differ by more."""

@@ -14,11 +14,12 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, time_of, within_window
-from tightship_analyzers.findings.evidence import Evidence, fact
+from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.columns import Int32s, Int64s, Table
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.text import shown
 from tightship_platform.units import plural
 

@@ -9,9 +9,10 @@ from tightship_analyzers.facts.blocking.sync_places import SyncKind, SyncPlace, 
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, time_of, waits_for_workers
-from tightship_analyzers.findings.evidence import Evidence, fact
+from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import plural
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from tightship_analyzers.facts.run.held_idle import held_idle
 from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.history import read_history, read_phases
+from tightship_analyzers.fleet.trouble import not_troubled
 from tightship_platform.database.models import Run, RunAccount, Trace
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState, SavingUnit
@@ -36,6 +37,7 @@ def due_runs(session: Session, *, now: int | None = None) -> list[int]:
     rows = session.scalars(
         select(Run.id)
         .where(
+            not_troubled(now),
             or_(
                 Run.accounted_ns.is_(None),
                 newest_trace > Run.accounted_ns,
@@ -45,7 +47,7 @@ def due_runs(session: Session, *, now: int | None = None) -> list[int]:
                 & (lag >= FRESH_NS)
                 & (lag * LATE_PARTS >= now - life_end)
                 & (Run.accounted_ns < life_end + LATE_NS),
-            )
+            ),
         )
         .order_by(Run.accounted_ns.asc().nulls_first(), Run.id)
     )

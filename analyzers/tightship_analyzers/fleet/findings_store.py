@@ -1,37 +1,28 @@
-"""Writes verdicts to the database. What an earlier analysis of the same traces found is replaced, ids are kept."""
+"""Writes findings to the database. What an earlier analysis of the same traces found is replaced, ids are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.analysis.judge import Verdict
-from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks
+from tightship_analyzers.analysis.analyze_rank import public_finding
 from tightship_analyzers.findings import model as rules
-from tightship_platform.database.models import Capture, Finding, Run, Trace
+from tightship_platform.database.models import Capture, Finding, RankPart, Run, Trace
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.codec import as_json
 
 
-def save_capture(session: Session, capture: Capture, verdicts: dict[int, Verdict | str], *, now: int) -> None:
-    """Keep the verdicts on a capture's traces.
-
-    :param verdicts: trace id → what was said, or the line that tells why the file could not be analysed.
-    """
+def save_capture(session: Session, capture: Capture, analysis: RunAnalysis | None, *, now: int) -> None:
+    """Keep the findings of a capture, instead of those of an earlier analysis; the parts of the ranks go."""
     traces = session.scalars(select(Trace).where(Trace.capture_id == capture.id).order_by(Trace.rank)).all()
-    judged: list[RankVerdict[int]] = []
-    for trace in traces:
-        verdict = verdicts.get(trace.id)
-        if verdict is None:
-            continue
-        trace.analyzed_ns = now
-        trace.error = verdict if isinstance(verdict, str) else None
-        trace.summary = {} if isinstance(verdict, str) else verdict.summary
-        if not isinstance(verdict, str):
-            judged.append(RankVerdict(rank=trace.rank, source=trace.id, verdict=verdict))
-    rows = session.scalars(select(Finding).where(Finding.trace_id.in_([trace.id for trace in traces]))).all()
-    found = [(finding, worst.source) for finding, worst in merge_ranks(judged)]
-    replace_findings(session, capture.run_id, rows, found, now=now)
+    ids = {trace.rank: trace.id for trace in traces}
+    rows = session.scalars(select(Finding).where(Finding.trace_id.in_(ids.values()))).all()
+    found = analysis.findings if analysis is not None else []
+    replace_findings(session, capture.run_id, rows, [(finding, ids.get(finding.rank)) for finding in found], now=now)
+    session.execute(delete(RankPart).where(RankPart.trace_id.in_(ids.values())))
 
 
 def save_run_findings(
@@ -41,34 +32,34 @@ def save_run_findings(
     rows = session.scalars(
         select(Finding).where(Finding.run_id == run.id, Finding.trace_id.is_(None), Finding.rule.in_(rule_ids))
     ).all()
-    replace_findings(session, run.id, rows, [(finding, None) for finding in found], now=now)
+    replace_findings(session, run.id, rows, [(public_finding(one, "", 0), None) for one in found], now=now)
 
 
 def replace_findings(
     session: Session,
     run_id: int,
     rows: Iterable[Finding],
-    found: Iterable[tuple[rules.Finding, int | None]],
+    found: Iterable[tuple[TraceFinding, int | None]],
     *,
     now: int,
 ) -> None:
     """Make these rows say what was found: same rule and place, same row and id; rows that nothing backs go away."""
     old = {(row.rule, row.place): row for row in rows}
     for finding, trace_id in found:
-        row = old.pop((finding.rule, finding.place), None)
+        row = old.pop((finding.rule, finding.where), None)
         if row is None:
-            row = Finding(run_id=run_id, rule=finding.rule, place=finding.place)
+            row = Finding(run_id=run_id, rule=finding.rule, place=finding.where)
             session.add(row)
         row.trace_id = trace_id
-        row.title, row.fix, row.unit = finding.title, finding.fix, finding.unit.value
+        row.title, row.fix, row.unit = finding.title, finding.fix, finding.saving.unit
         # Where nothing can be told, as of a risk, the saving is missing and not zero.
         saving = finding.saving if finding.saving.high else None
         row.value = None if saving is None else saving.value
         row.low = None if saving is None else saving.low
         row.high = None if saving is None else saving.high
-        row.method = "" if saving is None else saving.method.value
-        row.share_frac = None if saving is None else finding.share_frac
-        row.evidence = finding.evidence
+        row.method = "" if saving is None else saving.method or ""
+        row.share_frac = None if saving is None else saving.share_frac
+        row.evidence = [as_json(entry) for entry in finding.evidence]
         row.created_ns = now
     for row in old.values():
         session.delete(row)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.findings.model import Finding, NotApplicable
+from tightship_analyzers.analysis.engine import apply_rules, failures
+from tightship_analyzers.findings.model import Finding, Judgement, Rule
 from tightship_analyzers.fleet.findings_store import save_run_findings
 from tightship_analyzers.fleet.history import read_account, read_history, read_memory
+from tightship_analyzers.fleet.trouble import not_troubled
 from tightship_analyzers.rules.catalogue import SAMPLE_RULES
 from tightship_platform.database.models import Run
 from tightship_platform.units import now_ns
@@ -17,11 +19,16 @@ from tightship_platform.units import now_ns
 RULE_IDS = tuple(rule.id for rule in SAMPLE_RULES)
 
 
-def due_runs(session: Session) -> list[int]:
+def due_runs(session: Session, *, now: int | None = None) -> list[int]:
     """Runs whose account is newer than what the rules on samples last looked at."""
+    now = now_ns() if now is None else now
     found = (
         select(Run.id)
-        .where(Run.accounted_ns.is_not(None), or_(Run.judged_ns.is_(None), Run.judged_ns < Run.accounted_ns))
+        .where(
+            not_troubled(now),
+            Run.accounted_ns.is_not(None),
+            or_(Run.judged_ns.is_(None), Run.judged_ns < Run.accounted_ns),
+        )
         .order_by(Run.id)
     )
     return list(session.scalars(found))
@@ -32,11 +39,15 @@ def judge_run(session: Session, run: Run, *, now: int | None = None) -> list[Fin
     now = now_ns() if now is None else now
     history = read_history(session, run)
     history = replace(history, memory=read_memory(session, run, history), account=read_account(session, run))
-    found: list[Finding] = []
-    for rule in SAMPLE_RULES:
-        outcome = rule.judge(history)
-        if not isinstance(outcome, NotApplicable):
-            found.extend(outcome)
-    save_run_findings(session, run, found, RULE_IDS, now=now)
+
+    def judge(rule: Rule) -> Judgement:
+        return rule.judge(history)
+
+    found, not_judged = apply_rules(SAMPLE_RULES, judge, f"run {run.key}")
+    broken = failures(not_judged)
+    # What a broken rule found before stands until it judges again.
+    save_run_findings(session, run, found, [rule for rule in RULE_IDS if rule not in broken], now=now)
     run.judged_ns = run.accounted_ns
+    if broken:
+        run.trouble = f"The rules {', '.join(broken)} could not judge the run's samples; the worker's log says more"
     return found

@@ -5,33 +5,37 @@ from __future__ import annotations
 from celery import shared_task
 
 from tightship_analyzers.fleet import accounting, capture_analysis, idleness, ranking
+from tightship_analyzers.fleet.trouble import for_each_run
 from tightship_platform.captures.artifact_store import open_artifacts
-from tightship_platform.database.models import Run
 from tightship_platform.database.per_process import process_database
 from tightship_platform.settings import load_settings
-from tightship_platform.tasks.app import ANALYZE_CAPTURE
+from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.tasks.quietly import quietly
 
 
 @shared_task(name=ANALYZE_CAPTURE)  # type: ignore[untyped-decorator]  # celery carries no types
 @quietly
 def analyze_capture(key: str) -> None:
-    """Analyse one uploaded capture, then rank."""
-    if capture_analysis.analyze_capture(process_database(), open_artifacts(load_settings()), key):
-        with process_database().session() as session:
-            ranking.rank_all(session)
+    """Do one piece of a capture's analysis: a rank's trace, or joining all; the message for the next one follows."""
+    settings, database = load_settings(), process_database()
+    work = capture_analysis.work_on(database, open_artifacts(settings), key)
+    if work is None:
+        return
+    if work.rank is not None:
+        send(settings, ANALYZE_CAPTURE, key)
+        return
+    with database.session() as session:
+        ranking.rank_all(session)
 
 
 @shared_task(name="tightship_analyzers.account_runs")  # type: ignore[untyped-decorator]
 @quietly
 def account_runs() -> None:
-    """Bring the accounts up to date, each run in a transaction of its own."""
+    """Bring the accounts up to date."""
     database = process_database()
     with database.session() as session:
         due = accounting.due_runs(session)
-    for run_id in due:
-        with database.session() as session:
-            accounting.account_run(session, session.get_one(Run, run_id))
+    for_each_run(database, due, accounting.account_run, "account")
 
 
 @shared_task(name="tightship_analyzers.judge_samples")  # type: ignore[untyped-decorator]
@@ -41,9 +45,7 @@ def judge_samples() -> None:
     database = process_database()
     with database.session() as session:
         due = idleness.due_runs(session)
-    for run_id in due:
-        with database.session() as session:
-            idleness.judge_run(session, session.get_one(Run, run_id))
+    for_each_run(database, due, idleness.judge_run, "judgement of samples")
 
 
 @shared_task(name="tightship_analyzers.rank_opportunities")  # type: ignore[untyped-decorator]

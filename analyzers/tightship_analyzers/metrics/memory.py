@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -55,22 +54,6 @@ class MemoryTimeline:
         """Share of the device's memory that the allocator held at most; of what tensors held, where it does not say."""
         held = self.peak_allocated_bytes if self.peak_reserved_bytes is None else self.peak_reserved_bytes
         return held / self.capacity_bytes if self.capacity_bytes else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "device": self.device,
-            "peak_allocated_bytes": self.peak_allocated_bytes,
-            "peak_reserved_bytes": self.peak_reserved_bytes,
-            "peak_ns": self.peak_ns,
-            "capacity_bytes": self.capacity_bytes,
-            "peak_frac": self.peak_frac,
-            "is_relative": self.is_relative,
-            "allocations": self.allocations,
-            "frees": self.frees,
-            "churn_bytes": self.churn_bytes,
-            "growth_bytes": self.growth_bytes,
-        }
 
     @property
     def growth_bytes(self) -> int:

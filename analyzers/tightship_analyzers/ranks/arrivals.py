@@ -108,3 +108,52 @@ def _recorded(trace: Trace) -> dict[int, Key]:
     for key in keys:
         seen[key] = seen.get(key, 0) + 1
     return {row: key for row, key in zip(table.row.tolist(), keys, strict=True) if seen[key] == 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrivalRows:
+    """The same as plain values, to be stored."""
+
+    names: list[str]
+    groups: list[str]
+    numbers: list[int]
+    numbered: list[bool]
+    start_ns: list[int]
+    end_ns: list[int]
+    absolute: bool
+    hidden_start_ns: list[int]
+    hidden_end_ns: list[int]
+    bounds_ns: list[int]
+    step: list[int]
+
+    @classmethod
+    def of(cls, arrivals: CollectiveArrivals) -> ArrivalRows:
+        """Plain values of a rank's arrivals."""
+        return cls(
+            names=[name for name, _, _ in arrivals.keys],
+            groups=[group for _, group, _ in arrivals.keys],
+            numbers=[number for _, _, number in arrivals.keys],
+            numbered=arrivals.numbered.tolist(),
+            start_ns=arrivals.start_ns.tolist(),
+            end_ns=arrivals.end_ns.tolist(),
+            absolute=arrivals.absolute,
+            hidden_start_ns=arrivals.hidden.start_ns.tolist(),
+            hidden_end_ns=arrivals.hidden.end_ns.tolist(),
+            bounds_ns=arrivals.bounds_ns.tolist(),
+            step=arrivals.step.tolist(),
+        )
+
+    def arrivals(self) -> CollectiveArrivals:
+        """The rank's arrivals again."""
+        return CollectiveArrivals(
+            keys=tuple(zip(self.names, self.groups, self.numbers, strict=True)),
+            numbered=np.array(self.numbered, dtype=np.bool_),
+            start_ns=np.array(self.start_ns, dtype=np.int64),
+            end_ns=np.array(self.end_ns, dtype=np.int64),
+            absolute=self.absolute,
+            hidden=Intervals.of(
+                np.array(self.hidden_start_ns, dtype=np.int64), np.array(self.hidden_end_ns, dtype=np.int64)
+            ),
+            bounds_ns=np.array(self.bounds_ns, dtype=np.int64),
+            step=np.array(self.step, dtype=np.int64),
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from tightship_analyzers.ranks.arrivals import CollectiveArrivals
 from tightship_analyzers.ranks.clocks import ABSENT, Matched, lower_medians, match
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.results.analysis import skew as results
 from tightship_platform.results.not_applicable import NotApplicable
 
 MOST_OF_IT_FRAC = 0.75
@@ -43,6 +43,8 @@ class RankSkew:
     back of the run's wall time, at most."""
     offset_ns: int
     """What was added to its times to bring it to the first rank's clock."""
+    late_by_step_ns: tuple[int, ...] | None
+    """(steps,) `late_ns` of each common step; None where no steps are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,41 +88,43 @@ class ArrivalSkew:
     late: dict[int, Intervals]
     """rank → when collectives waited for it alone, on the first rank's clock."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Its part of what `tightship analyze --json` prints."""
+    def as_record(self) -> results.RankComparison:
+        """The public record, without the collectives that are hardly uneven."""
         skews = sorted(self.collectives, key=lambda row: -row.skew_ns)
-        return {
-            "collectives": len(self.collectives),
-            "left_out": self.left_out,
-            "steps": self.steps,
-            "ranks": [
-                {
-                    "rank": row.rank,
-                    "collectives": row.collectives,
-                    "last": row.last,
-                    "waited_ns": row.waited_ns,
-                    "waited_exposed_ns": row.waited_exposed_ns,
-                    "kept_waiting_ns": row.kept_waiting_ns,
-                    "late_ns": row.late_ns,
-                    "late_exposed_ns": row.late_exposed_ns,
-                    "clock_offset_ns": row.offset_ns,
-                }
+        return results.RankComparison(
+            collectives=len(self.collectives),
+            left_out=self.left_out,
+            steps=self.steps,
+            ranks=[
+                results.RankSkew(
+                    rank=row.rank,
+                    collectives=row.collectives,
+                    last=row.last,
+                    waited_ns=row.waited_ns,
+                    waited_exposed_ns=row.waited_exposed_ns,
+                    kept_waiting_ns=row.kept_waiting_ns,
+                    late_ns=row.late_ns,
+                    late_exposed_ns=row.late_exposed_ns,
+                    clock_offset_ns=row.offset_ns,
+                    late_by_step_ns=None if row.late_by_step_ns is None else list(row.late_by_step_ns),
+                )
                 for row in self.ranks
             ],
-            "worst": [
-                {
-                    "name": row.name,
-                    "group": row.group or None,
-                    "number": row.number,
-                    "ranks": row.ranks,
-                    "skew_ns": row.skew_ns,
-                    "first_ns": row.first_ns,
-                    "first_rank": row.first_rank,
-                    "last_rank": row.last_rank,
-                }
+            worst=[
+                results.UnevenCollective(
+                    name=row.name,
+                    group=row.group or None,
+                    number=row.number,
+                    ranks=row.ranks,
+                    skew_ns=row.skew_ns,
+                    first_ns=row.first_ns,
+                    last_ns=row.last_ns,
+                    first_rank=row.first_rank,
+                    last_rank=row.last_rank,
+                )
                 for row in skews[:MOST_SHOWN]
             ],
-        }
+        )
 
 
 def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> ArrivalSkew | NotApplicable:
@@ -132,7 +136,7 @@ def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> 
     matched = match(known)
     if isinstance(matched, NotApplicable):
         return matched
-    matched, steps = _within_steps(matched, known)
+    matched, steps, step_of = _within_steps(matched, known)
     start, ranks = matched.start_ns, matched.ranks
     present = start != ABSENT
     last = start.max(axis=1)
@@ -167,6 +171,7 @@ def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> 
                 late_at=_most_of_it((last - second)[is_last]),
                 late_exposed_ns=int(late_exposed[is_last].sum()),
                 offset_ns=offsets[column],
+                late_by_step_ns=None if steps is None else _by_step((last - second)[is_last], step_of[is_last], steps),
             )
         )
     ends = matched.end_ns.max(axis=1)
@@ -202,21 +207,36 @@ def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> 
     )
 
 
-def _within_steps(matched: Matched, arrivals: Mapping[int, CollectiveArrivals]) -> tuple[Matched, int | None]:
-    """The collectives launched in whole steps that all ranks recorded, and the number of these steps."""
+def _by_step(late_ns: Int64s, step_of: Int64s, steps: int) -> tuple[int, ...]:
+    """(steps,) The sum of each step, in whole nanoseconds."""
+    sums = np.zeros(steps, dtype=np.int64)
+    np.add.at(sums, np.clip(step_of, 0, steps - 1), late_ns)
+    return tuple(sums.tolist())
+
+
+def _within_steps(matched: Matched, arrivals: Mapping[int, CollectiveArrivals]) -> tuple[Matched, int | None, Int64s]:
+    """The collectives launched in whole steps that all ranks recorded, the number of these steps, and for each
+    collective its step, from 0; without steps that all recorded everything, None and zeros."""
+    nowhere = np.zeros(len(matched.keys), dtype=np.int64)
     bounds = {rank: arrivals[rank].bounds_ns + matched.offset_ns[rank] for rank in matched.ranks}
     if any(len(own) < 2 for own in bounds.values()):
-        return matched, None
+        return matched, None, nowhere
     # Ranks begin and end their steps within one step of each other: a step is common where its middle is.
     since, until = max(int(own[0]) for own in bounds.values()), min(int(own[-1]) for own in bounds.values())
     counted = np.ones(len(matched.keys), dtype=np.bool_)
     counts = []
+    step_of = nowhere.copy()
     for column, rank in enumerate(matched.ranks):
         middle = bounds[rank][:-1] + np.diff(bounds[rank]) // 2
         common = (middle >= since) & (middle < until)
         counts.append(int(common.sum()))
-        counted &= np.append(common, False)[matched.step[:, column]] | (matched.start_ns[:, column] == ABSENT)
-    return (matched.take(counted), min(counts)) if min(counts) and counted.any() else (matched, None)
+        present = matched.start_ns[:, column] != ABSENT
+        counted &= np.append(common, False)[matched.step[:, column]] | ~present
+        number = np.append(np.cumsum(common) - 1, 0)[matched.step[:, column]]
+        step_of = np.maximum(step_of, np.where(present, number, 0))
+    if not min(counts) or not counted.any():
+        return matched, None, nowhere
+    return matched.take(counted), min(counts), step_of[counted]
 
 
 def _most_of_it(late_ns: Int64s) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult, not_judged
 from tightship_analyzers.analysis.rank_figures import MOST_PLACES
 from tightship_analyzers.facts.activity.cause import Cause
-from tightship_analyzers.findings.model import Evidence, Finding
 from tightship_analyzers.report.gap_lanes import IDLE
+from tightship_platform.results.analysis.figures import FusionCandidate, RooflineFamily
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, SavingUnit
 
@@ -39,12 +41,12 @@ HOST_CLAUSE = {
 """The same for `host` where something else than issuing work takes the most of it."""
 
 
-def headline(result: OfflineResult) -> str:
+def headline(result: RunAnalysis) -> str:
     """One sentence: how much of the step was work, and what took most of the rest; of several ranks for the worst."""
     worst = least_productive(result)
-    summary = worst.verdict.summary
-    total = summary["window_ns"]
-    if not total or not summary["buckets"]:
+    summary = worst.summary
+    total = summary.window_ns
+    if not total or not summary.buckets:
         return "The trace holds nothing that can be judged."
     losses = [row for row in losses_first(worst) if row[0] != Bucket.PRODUCTIVE]
     said = f"{_whom(result, worst)} works {format_frac(_productive(worst))} of the {whole_of(worst)}"
@@ -54,7 +56,7 @@ def headline(result: OfflineResult) -> str:
     return f"{said}; {format_frac(ns / total)} it {_clause(worst, part)}."
 
 
-def _whom(result: OfflineResult, worst: OfflineRank) -> str:
+def _whom(result: RunAnalysis, worst: RankAnalysis) -> str:
     count, all_whole = len(whole_ranks(result)), len(whole_ranks(result)) == len(result.ranks)
     if len(result.ranks) == 1:
         return "The device"
@@ -63,11 +65,11 @@ def _whom(result: OfflineResult, worst: OfflineRank) -> str:
     return f"Rank {worst.rank}, the least productive of {count}{'' if all_whole else ' whole ones'},"
 
 
-def _clause(one: OfflineRank, part: str) -> str:
+def _clause(one: RankAnalysis, part: str) -> str:
     if part in (Bucket.HOST, Bucket.UNEXPLAINED):
-        by_cause = {row["cause"]: 0 for row in one.figures["window_idle_causes"] or []}
-        for row in one.figures["window_idle_causes"] or []:
-            by_cause[row["cause"]] += row["ns"]
+        by_cause = {row.cause: 0 for row in one.figures.window_idle_causes or []}
+        for row in one.figures.window_idle_causes or []:
+            by_cause[row.cause] += row.ns
         if part == Bucket.UNEXPLAINED:
             outside = by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0)
             return "has not begun its work or is done with it" if outside else CLAUSE[part]
@@ -76,120 +78,117 @@ def _clause(one: OfflineRank, part: str) -> str:
     return CLAUSE.get(part, f"is in {part.replace('_', ' ')}")
 
 
-def devices_differ(result: OfflineResult) -> str | None:
+def devices_differ(result: RunAnalysis) -> str | None:
     """A warning where the ranks ran on different devices; None where they did not."""
     ranks: dict[str, list[str]] = {}
     for one in whole_ranks(result):
-        ranks.setdefault(device_of(one.verdict.summary), []).append(str(one.rank))
+        ranks.setdefault(device_of(one.summary), []).append(str(one.rank))
     if len(ranks) < 2:
         return None
     told = "; ".join(f"{device}: rank {', '.join(numbers)}" for device, numbers in ranks.items())
     return f"The devices differ ({told}); if these are two runs, compare them with `tightship diff`."
 
 
-def least_productive(result: OfflineResult) -> OfflineRank:
+def least_productive(result: RunAnalysis) -> RankAnalysis:
     """The rank of the smallest productive share, the first one of several; a file that was cut off tells of another
     stretch of time than the others and is none of them."""
     return min(whole_ranks(result), key=_productive)
 
 
-def whole_ranks(result: OfflineResult) -> Sequence[OfflineRank]:
+def whole_ranks(result: RunAnalysis) -> Sequence[RankAnalysis]:
     """Those whose files hold all device events; all where none does."""
-    return [one for one in result.ranks if one.verdict.summary["covered_frac"] == 1.0] or result.ranks
+    return [one for one in result.ranks if one.summary.covered_frac == 1.0] or result.ranks
 
 
-def nothing_found(result: OfflineResult) -> str:
+def nothing_found(result: RunAnalysis) -> str:
     """What is said where there is no finding; a clean bill only for traces whose steps could be judged."""
-    judged = result.rules - len(not_judged(result.ranks))
+    judged = result.rules - len(result.not_judged)
     counted = f"{judged} of {plural(result.rules, 'rule')} judged"
     if is_clean(result):
         return f"Nothing above the thresholds; {counted}."
     if not judged:
         return "No advice: no rule could judge; why stands below."
-    if not any(one.verdict.summary["buckets"] for one in result.ranks):
+    if not any(one.summary.buckets for one in result.ranks):
         return "No advice: nothing that was recorded can be judged."
     return f"No advice: {counted} the recording as a whole, and found nothing. Steps would tell more; how stands below."
 
 
-def is_clean(result: OfflineResult) -> bool:
+def is_clean(result: RunAnalysis) -> bool:
     """Whether a trace with whole steps was judged by any rule, and nothing was found."""
-    judged = len(not_judged(result.ranks)) < result.rules
-    return judged and not result.findings and any(one.verdict.summary["steps"] for one in result.ranks)
+    judged = len(result.not_judged) < result.rules
+    return judged and not result.findings and any(one.summary.steps for one in result.ranks)
 
 
-def uncovered_words(result: OfflineResult) -> list[str]:
+def uncovered_words(result: RunAnalysis) -> list[str]:
     """What of the recordings could not be judged, one line for each file; it limits the whole verdict."""
-    return [
-        f"{one.source}: {one.verdict.summary['warnings'][0]}"
-        for one in result.ranks
-        if one.verdict.summary["covered_frac"] != 1.0
-    ]
+    return [f"{one.source}: {one.summary.warnings[0]}" for one in result.ranks if one.summary.covered_frac != 1.0]
 
 
-def not_judged_words(result: OfflineResult) -> list[str]:
+def not_judged_words(result: RunAnalysis) -> list[str]:
     """One line for each reason why rules could not judge, with those rules."""
     rules: dict[str, list[str]] = {}
-    for rule, reason in not_judged(result.ranks).items():
+    for rule, reason in result.not_judged.items():
         rules.setdefault(reason, []).append(rule)
     return [f"Not judged: {', '.join(names)} ({reason})" for reason, names in rules.items()]
 
 
-def losses_first(one: OfflineRank) -> list[tuple[str, int]]:
+def losses_first(one: RankAnalysis) -> list[tuple[str, int]]:
     """(part, ns) of a rank's window: what was productive first, then losses by size; empty ones left out."""
     return sorted(
-        ((part, ns) for part, ns in one.verdict.summary["buckets"].items() if ns),
+        ((part, ns) for part, ns in one.summary.buckets.items() if ns),
         key=lambda item: (item[0] != Bucket.PRODUCTIVE, -item[1]),
     )
 
 
-def idle_rows(one: OfflineRank) -> list[tuple[str, str, int]]:
+def idle_rows(one: RankAnalysis) -> list[tuple[str, str, int]]:
     """(cause in words, place, ns) of a rank's idle time within what was judged, the largest first."""
     sums: dict[tuple[str, str], int] = {}
-    rows = one.figures["window_idle_causes"] or []
-    places = Counter(row["cause"] for row in rows)
+    rows = one.figures.window_idle_causes or []
+    places = Counter(row.cause for row in rows)
     for row in rows:
-        cause = str(row["cause"]).replace("_", " ")
-        nameless = "smaller places together" if places[row["cause"]] >= MOST_PLACES else "no place is recorded"
-        key = IDLE.get(cause, cause), str(row["place"] or nameless)
-        sums[key] = sums.get(key, 0) + int(row["ns"])
+        cause = str(row.cause).replace("_", " ")
+        nameless = "smaller places together" if places[row.cause] >= MOST_PLACES else "no place is recorded"
+        key = IDLE.get(cause, cause), str(row.place or nameless)
+        sums[key] = sums.get(key, 0) + int(row.ns)
     return sorted(((*key, ns) for key, ns in sums.items()), key=lambda row: -row[2])
 
 
-def saving_words(finding: Finding) -> str:
+def saving_words(finding: TraceFinding) -> str:
     """What a finding saves: its value between low and high; `up to` where it may be nothing and is at most that."""
-    saving, method = finding.saving, finding.saving.method.value
-    per, whole = (" a step", "it") if finding.unit == SavingUnit.STEP else ("", f"the {finding.unit.whole}")
+    saving, unit = finding.saving, SavingUnit(finding.saving.unit)
+    per, whole = (" a step", "it") if unit == SavingUnit.STEP else ("", f"the {unit.whole}")
+    share = f"{format_frac(saving.share_frac)} of {whole}"
     if not saving.low and saving.value == saving.high:
-        return f"up to {format_ns(saving.high)}{per} ({method}), {format_frac(finding.share_frac)} of {whole}"
+        return f"up to {format_ns(saving.high)}{per} ({saving.method}), {share}"
     between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "
-    return f"{format_ns(saving.value)}{per} ({between}{method}), {format_frac(finding.share_frac)} of {whole}"
+    return f"{format_ns(saving.value)}{per} ({between}{saving.method}), {share}"
 
 
-def whole_of(one: OfflineRank) -> str:
+def whole_of(one: RankAnalysis) -> str:
     """What a share is a share of: the `step`, or where the trace marks none the `recording`."""
-    return (SavingUnit.STEP if one.verdict.summary["steps"] else SavingUnit.RECORDING).whole
+    return (SavingUnit.STEP if one.summary.steps else SavingUnit.RECORDING).whole
 
 
-def together_words(result: OfflineResult) -> str | None:
+def together_words(result: RunAnalysis) -> str | None:
     """What all findings give back together, on the rank where that is most; None for a single one."""
     if len(result.findings) < 2:
         return None
-    worst = max(result.ranks, key=lambda one: float(one.verdict.summary["joint_saving_frac"]))
-    share = format_frac(worst.verdict.summary["joint_saving_frac"])
+    worst = max(result.ranks, key=lambda one: float(one.summary.joint_saving_frac))
+    share = format_frac(worst.summary.joint_saving_frac)
     return f"All of them together: {share} of the {whole_of(worst)} (what overlaps counts once)."
 
 
-def unclaimed_words(result: OfflineResult) -> str | None:
+def unclaimed_words(result: RunAnalysis) -> str | None:
     """What took much of the time and no finding claims, on the least productive rank; None where that is little."""
     one = least_productive(result)
-    told = {finding.rule for finding, _ in result.findings if finding.rank is not None}
+    told = {finding.rule for finding in result.findings if finding.of_ranks}
     lost = {
         part: ns
-        for part, ns in one.verdict.summary["unclaimed_ns"].items()
+        for part, ns in one.summary.unclaimed_ns.items()
         if not (told and part == Bucket.COMMUNICATION)  # what ranks side by side show claims no time
     }
     part = max(lost, key=lambda part: lost[part], default="")
-    share = lost.get(part, 0) / (one.verdict.summary["window_ns"] or 1)
+    share = lost.get(part, 0) / (one.summary.window_ns or 1)
     if share < LEAST_UNCLAIMED_FRAC:
         return None
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
@@ -197,22 +196,22 @@ def unclaimed_words(result: OfflineResult) -> str | None:
     return f"No finding gives back any of the {when}."
 
 
-def steps_words(result: OfflineResult) -> str:
+def steps_words(result: RunAnalysis) -> str:
     """In whose steps savings are told."""
-    if not any(one.verdict.summary["steps"] for one in result.ranks):
+    if not any(one.summary.steps for one in result.ranks):
         return "Savings are told of the whole recording, which marks no steps; recording makes programs slower."
-    untraced_ns = least_productive(result).verdict.summary["untraced_step_ns"]
+    untraced_ns = least_productive(result).summary.untraced_step_ns
     if untraced_ns is None:
         return "In steps as recorded: recording makes them longer, most with stacks; a file does not tell how much."
     return f"Savings are in steps without recording, of {format_ns(untraced_ns)}; other figures in steps as recorded."
 
 
-def graph_words(one: OfflineRank) -> str | None:
+def graph_words(one: RankAnalysis) -> str | None:
     """How much of the idle time is up to captured graphs; None where it is next to nothing."""
-    ns, window = one.figures["graph_idle_ns"], one.verdict.summary["window_ns"]
+    ns, window = one.figures.graph_idle_ns, one.summary.window_ns
     if not ns or ns < LEAST_GRAPH_FRAC * window:
         return None
-    steps = one.verdict.summary["steps"]
+    steps = one.summary.steps
     long = f"{format_ns(ns // steps)} a step" if steps else format_ns(ns)
     return (
         f"{long} of it ({format_frac(ns / window)}) lies before work of captured graphs that were launched already: "
@@ -220,58 +219,56 @@ def graph_words(one: OfflineRank) -> str | None:
     )
 
 
-def rates_of(family: dict[str, Any]) -> tuple[str, str]:
+def rates_of(family: RooflineFamily) -> tuple[str, str]:
     """What the kernels of a family achieved and could attain: bytes a second where memory sets the roof, else FLOPs."""
-    if 2 * family["memory_bound_ns"] > family["device_ns"]:
-        moved = family["achieved_bytes_per_s"]
-        return f"{moved / 1e9:,.0f} GB/s", f"{moved / (family['roof_frac'] or 1) / 1e9:,.0f} GB/s"
-    rates = family["achieved_flops_per_s"], family["attainable_flops_per_s"]
+    if 2 * family.memory_bound_ns > family.device_ns:
+        moved = family.achieved_bytes_per_s
+        return f"{moved / 1e9:,.0f} GB/s", f"{moved / (family.roof_frac or 1) / 1e9:,.0f} GB/s"
+    rates = family.achieved_flops_per_s, family.attainable_flops_per_s
     return f"{rates[0] / 1e12:,.2f} TFLOP/s", f"{rates[1] / 1e12:,.2f} TFLOP/s"
 
 
-def chain_words(chain: dict[str, Any]) -> str:
+def chain_words(chain: FusionCandidate) -> str:
     """A chain of kernels that could be one, and what that saves at most."""
-    ops = " → ".join(str(op).removeprefix("aten::") for op in chain["ops"]) + (
-        " …" if chain["length"] > len(chain["ops"]) else ""
+    ops = " → ".join(str(op).removeprefix("aten::") for op in chain.ops) + (
+        " …" if chain.length > len(chain.ops) else ""
     )
     return (
-        f"{chain['module']} ({ops}), {plural(chain['chains'], 'time')}: up to {format_ns(chain['saving_ns'])} "
-        f"of {format_ns(chain['device_ns'])}"
+        f"{chain.module} ({ops}), {plural(chain.chains, 'time')}: up to {format_ns(chain.saving_ns)} "
+        f"of {format_ns(chain.device_ns)}"
     )
 
 
-def device_of(summary: dict[str, Any]) -> str:
+def device_of(summary: TraceSummary) -> str:
     """The model of the device."""
-    return "CPU only" if summary["device_kind"] == "cpu" else str(summary["device"])
+    return "CPU only" if summary.device_kind == "cpu" else str(summary.device)
 
 
-def ranks_on(ranks: Sequence[OfflineRank]) -> str:
+def ranks_on(ranks: Sequence[RankAnalysis]) -> str:
     """How many ranks on which devices."""
-    devices = dict.fromkeys(device_of(one.verdict.summary) for one in ranks)
+    devices = dict.fromkeys(device_of(one.summary) for one in ranks)
     return f"{plural(len(ranks), 'rank')} on {', '.join(devices)}"
 
 
-def step_words(one: OfflineRank, gap: Evidence) -> str:
+def step_words(one: RankAnalysis, gap: Gap) -> str:
     """The step that a stretch of time falls into, by the name that the program gave it."""
-    number = gap.get("step")
-    names = {row["step"]: str(row["name"]) for row in one.figures["steps"]}
+    number = gap.step
+    names = {row.step: str(row.name) for row in one.figures.steps}
     if not names:
         return "of the recording"
     return "outside of any step" if number is None else names.get(number, f"step {number}")
 
 
-def steps_of(summary: dict[str, Any]) -> str:
+def steps_of(summary: TraceSummary) -> str:
     """How many steps of what length."""
-    step = summary["step_ns"]
+    step = summary.step_ns
     if step is None:
-        return f"{format_ns(summary['window_ns'])} recorded, no whole step"
-    if summary["steps"] == 1:
-        return f"1 step of {format_ns(step['mean'])}"
-    return (
-        f"{summary['steps']} steps of {format_ns(step['mean'])} ({format_ns(step['min'])} to {format_ns(step['max'])})"
-    )
+        return f"{format_ns(summary.window_ns)} recorded, no whole step"
+    if summary.steps == 1:
+        return f"1 step of {format_ns(step.mean)}"
+    return f"{summary.steps} steps of {format_ns(step.mean)} ({format_ns(step.min)} to {format_ns(step.max)})"
 
 
-def _productive(one: OfflineRank) -> float:
-    summary = one.verdict.summary
-    return int(summary["buckets"].get(Bucket.PRODUCTIVE, 0)) / (summary["window_ns"] or 1)
+def _productive(one: RankAnalysis) -> float:
+    summary = one.summary
+    return int(summary.buckets.get(Bucket.PRODUCTIVE, 0)) / (summary.window_ns or 1)

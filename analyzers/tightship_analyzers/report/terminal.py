@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
-from tightship_analyzers.findings.model import Finding, Rule
+from tightship_analyzers.findings.model import Rule
 from tightship_analyzers.report.sentences import (
     device_of,
     devices_differ,
@@ -31,6 +30,10 @@ from tightship_analyzers.report.sentences import (
 )
 from tightship_analyzers.report.terminal_parts import print_across, print_facts, print_idle, print_roofline
 from tightship_analyzers.rules.pages import page_text
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.evidence import Fact
 from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Bucket
 
@@ -52,7 +55,7 @@ COLOURS: dict[str, str] = {
 }
 
 
-def print_report(result: OfflineResult, *, explain: bool = False) -> None:
+def print_report(result: RunAnalysis, *, explain: bool = False) -> None:
     """Where the step went, what to do about it, and what could not be judged."""
     console = _console()
     for line in uncovered_words(result):
@@ -61,7 +64,7 @@ def print_report(result: OfflineResult, *, explain: bool = False) -> None:
     if warning := devices_differ(result):
         console.print(Text(warning, style="bold yellow"))
     console.print()
-    if not any(one.verdict.summary["buckets"] for one in result.ranks):
+    if not any(one.summary.buckets for one in result.ranks):
         _print_file_notes(console, result)
         return
     if len(result.ranks) <= MAX_BAR_RANKS:
@@ -78,8 +81,8 @@ def print_report(result: OfflineResult, *, explain: bool = False) -> None:
         print_facts(console, result.ranks)
 
 
-def _print_rank(console: Console, one: OfflineRank) -> None:
-    summary = one.verdict.summary
+def _print_rank(console: Console, one: RankAnalysis) -> None:
+    summary = one.summary
     console.print(Text(f"{one.source}", style="bold"), soft_wrap=True)
     console.print(Text(f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}"), soft_wrap=True)
     console.print()
@@ -88,35 +91,35 @@ def _print_rank(console: Console, one: OfflineRank) -> None:
     table.add_column(min_width=BAR_CELLS)
     table.add_column(justify="right")
     table.add_column(justify="right")
-    total = summary["window_ns"] or 1
-    steps = summary["steps"] or 1
+    total = summary.window_ns or 1
+    steps = summary.steps or 1
     for part, ns in losses_first(one):
         colour = COLOURS.get(part, "white")
         table.add_row(
             part.replace("_", " "),
             Text(_bar(ns / total), style=colour),
             format_frac(ns / total),
-            format_ns(ns // steps) + (" a step" if summary["steps"] else ""),
+            format_ns(ns // steps) + (" a step" if summary.steps else ""),
         )
     console.print(Padding(table, (0, 0, 1, 2), expand=False))
 
 
-def _print_ranks(console: Console, ranks: Sequence[OfflineRank]) -> None:
-    divided = [one.verdict.summary["buckets"] for one in ranks]
+def _print_ranks(console: Console, ranks: Sequence[RankAnalysis]) -> None:
+    divided = [one.summary.buckets for one in ranks]
     parts = [part.value for part in Bucket if any(row.get(part) for row in divided)]
     console.print(Text(ranks_on(ranks), style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("RANK", "STEPS", "MEAN STEP", *(part.replace("_", " ").upper() for part in parts)):
         table.add_column(name, justify="right")
     for one, row in zip(ranks, divided, strict=True):
-        summary = one.verdict.summary
-        step = summary["step_ns"]
-        shares = [format_frac(row.get(part, 0) / (summary["window_ns"] or 1)) for part in parts]
-        table.add_row(str(one.rank), str(summary["steps"] or "–"), format_ns(step["mean"] if step else None), *shares)
+        summary = one.summary
+        step = summary.step_ns
+        shares = [format_frac(row.get(part, 0) / (summary.window_ns or 1)) for part in parts]
+        table.add_row(str(one.rank), str(summary.steps or "–"), format_ns(step.mean if step else None), *shares)
     console.print(Padding(table, (1, 0, 1, 2), expand=False))
 
 
-def _print_findings(console: Console, result: OfflineResult) -> None:
+def _print_findings(console: Console, result: RunAnalysis) -> None:
     if not result.findings:
         console.print(Text(nothing_found(result), style="bold green" if is_clean(result) else "bold yellow"))
         if unclaimed := unclaimed_words(result):
@@ -125,40 +128,40 @@ def _print_findings(console: Console, result: OfflineResult) -> None:
         return
     console.print(Text("What to do", style="bold"))
     console.print(Text(steps_words(result), style="dim"))
-    for number, (finding, worst) in enumerate(result.findings, start=1):
-        _print_finding(console, number, finding, worst.rank if len(result.ranks) > 1 else None)
+    for number, finding in enumerate(result.findings, start=1):
+        _print_finding(console, number, finding, several=len(result.ranks) > 1)
     if together := together_words(result):
         console.print(Text(together))
     if unclaimed := unclaimed_words(result):
         console.print(Text(unclaimed))
 
 
-def _print_finding(console: Console, number: int, finding: Finding, rank: int | None) -> None:
+def _print_finding(console: Console, number: int, finding: TraceFinding, *, several: bool) -> None:
     console.print(Text.assemble((f"{number:2} ", "bold"), (finding.title, "bold"), (f"  {finding.rule}", "dim")))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    if finding.place:
-        worst = f", worst on rank {rank}" if rank is not None and finding.rank is None else ""
-        table.add_row("where", Text(finding.place + worst))
+    if finding.where:
+        worst = f", worst on rank {finding.rank}" if several and not finding.of_ranks else ""
+        table.add_row("where", Text(finding.where + worst))
     table.add_row("fix", Text(finding.fix, style="cyan"))
     table.add_row("saves", Text(saving_words(finding)))
     for evidence in finding.evidence:
-        if evidence["kind"] == "fact":
-            table.add_row("", Text(str(evidence["text"]), style="dim"))
+        if isinstance(evidence, Fact):
+            table.add_row("", Text(evidence.text, style="dim"))
     console.print(Padding(table, (0, 0, 1, 3), expand=False))
 
 
-def _print_notes(console: Console, result: OfflineResult) -> None:
+def _print_notes(console: Console, result: RunAnalysis) -> None:
     for note in not_judged_words(result):
         console.print(Text(note, style="dim"), soft_wrap=True)
     _print_file_notes(console, result)
 
 
-def _print_file_notes(console: Console, result: OfflineResult) -> None:
+def _print_file_notes(console: Console, result: RunAnalysis) -> None:
     notes: list[str] = []
     for one in result.ranks:
-        notes.extend(f"{one.source}: {warning}" for warning in one.verdict.summary["warnings"])
+        notes.extend(f"{one.source}: {warning}" for warning in one.summary.warnings)
         if not one.named and len(result.ranks) > 1:
             notes.append(f"{one.source} does not say of which rank it is; it counts as rank {one.rank}")
     notes.extend(f"Skipped: {line}" for line in result.skipped)

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
-from tightship_analyzers.analysis.rank_analysis import FactCost
-from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
 from tightship_analyzers.report.sentences import chain_words, graph_words, idle_rows, least_productive, rates_of
-from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.results.analysis.figures import FactCost
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.analysis.skew import RankComparison, RankSkew
 from tightship_platform.text import label
 from tightship_platform.units import format_frac, format_ns, plural
 
@@ -28,13 +28,13 @@ MOST_CHAINS, LEAST_CHAIN_PARTS = 3, 200
 PLACE_CHARS = 70
 
 
-def print_across(console: Console, result: OfflineResult) -> None:
+def print_across(console: Console, result: RunAnalysis) -> None:
     """Who keeps whom waiting, where the traces tell."""
     if len(result.ranks) < 2:
         return
-    across = result.across
-    if isinstance(across, NotApplicable):
-        console.print(Text(f"Ranks not compared: {across.reason}", style="dim"), soft_wrap=True)
+    across = result.across_ranks
+    if across is None:
+        console.print(Text(f"Ranks not compared: {result.not_compared}", style="dim"), soft_wrap=True)
         console.print()
         return
     console.print(Text("Who keeps whom waiting", style="bold"))
@@ -43,7 +43,7 @@ def print_across(console: Console, result: OfflineResult) -> None:
     for row in [row for row in across.ranks if row.last][:MOST_RANKS]:
         table.add_row(*_cells(row, across))
     console.print(Padding(table, (1, 0, 1, 2), expand=False))
-    worst = max(across.collectives, key=lambda row: row.skew_ns)
+    worst = across.worst[0]
     console.print(
         Text(
             f"  Most uneven: {label(worst.name, NAME_CHARS)} number {worst.number}, rank {worst.first_rank} came "
@@ -54,14 +54,14 @@ def print_across(console: Console, result: OfflineResult) -> None:
     console.print()
 
 
-def _headline(across: ArrivalSkew) -> str:
+def _headline(across: RankComparison) -> str:
     steps = across.steps or 0
     per = f", per step over {plural(steps, 'step')}" if steps > 1 else ", in the one step" if steps else ", in all"
     left = f"; {across.left_out} without partner left out" if across.left_out else ""
-    return f"Arrival at {plural(len(across.collectives), 'collective')}{per}{left}."
+    return f"Arrival at {plural(across.collectives, 'collective')}{per}{left}."
 
 
-def _cells(row: RankSkew, across: ArrivalSkew) -> Sequence[str]:
+def _cells(row: RankSkew, across: RankComparison) -> Sequence[str]:
     steps = across.steps or 1
     waited = format_frac(row.waited_exposed_ns / row.waited_ns) if row.waited_ns else "–"
     return (
@@ -73,7 +73,7 @@ def _cells(row: RankSkew, across: ArrivalSkew) -> Sequence[str]:
     )
 
 
-def print_idle(console: Console, result: OfflineResult) -> None:
+def print_idle(console: Console, result: RunAnalysis) -> None:
     """Why the device idles and where in the program; of several ranks that of the least productive."""
     one = least_productive(result)
     rows = idle_rows(one)
@@ -81,8 +81,8 @@ def print_idle(console: Console, result: OfflineResult) -> None:
     if not total:
         return
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
-    summary = one.verdict.summary
-    window, steps = summary["window_ns"], summary["steps"]
+    summary = one.summary
+    window, steps = summary.window_ns, summary.steps
     long = f"{format_ns(total // steps)} a step" if steps else format_ns(total)
     share = f"{format_frac(total / window)} of {'it' if steps else 'the recording'}"
     console.print(Text(f"Why the device{whose} idles ({long}, {share})", style="bold"))
@@ -98,46 +98,46 @@ def print_idle(console: Console, result: OfflineResult) -> None:
     console.print(Padding(table, (1, 0, 1, 2), expand=False))
 
 
-def print_roofline(console: Console, result: OfflineResult) -> None:
+def print_roofline(console: Console, result: RunAnalysis) -> None:
     """What the kernels achieved against the device's roof; of several ranks the least productive one's."""
     one = least_productive(result)
-    roof = one.figures["roofline"]
-    if roof is None or not roof["families"]:
+    roof = one.figures.roofline
+    if roof is None or not roof.families:
         return
-    known = format_frac(roof["known_ns"] / roof["kernel_ns"]) if roof["kernel_ns"] else "–"
+    known = format_frac(roof.known_ns / roof.kernel_ns) if roof.kernel_ns else "–"
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
-    console.print(Text(f"Against the roof of {roof['device']}{whose}", style="bold"))
-    used = f"{format_frac(roof['mfu_frac'])} of peak FLOPs were used; the work of {known} of kernel time is known."
-    if (steps := one.verdict.summary["steps"]) > 1:
+    console.print(Text(f"Against the roof of {roof.device}{whose}", style="bold"))
+    used = f"{format_frac(roof.mfu_frac)} of peak FLOPs were used; the work of {known} of kernel time is known."
+    if (steps := one.summary.steps) > 1:
         used += f" Times are of all {steps} steps together."
     console.print(Text(used, style="dim"), soft_wrap=True)
     table = _grid(("KERNELS", "TIME", "ACHIEVED", "ATTAINABLE", "OF THE ROOF", "MEMORY-BOUND"), left=(0,))
-    for row in [row for row in roof["families"] if row["device_ns"] >= LEAST_FAMILY_FRAC * roof["known_ns"]]:
+    for row in [row for row in roof.families if row.device_ns >= LEAST_FAMILY_FRAC * roof.known_ns]:
         table.add_row(
-            f"{row['family']} {row['dtype'] or 'integers'}",
-            format_ns(row["device_ns"]),
+            f"{row.family} {row.dtype or 'integers'}",
+            format_ns(row.device_ns),
             *rates_of(row),
-            format_frac(row["roof_frac"]),
-            format_frac(row["memory_bound_ns"] / row["device_ns"]) if row["device_ns"] else "–",
+            format_frac(row.roof_frac),
+            format_frac(row.memory_bound_ns / row.device_ns) if row.device_ns else "–",
         )
     console.print(Padding(table, (1, 0, 1, 2), expand=False))
-    for chain in (one.figures["fusion_candidates"] or [])[:MOST_CHAINS]:
-        if chain["saving_ns"] * LEAST_CHAIN_PARTS < roof["window_ns"]:
+    for chain in (one.figures.fusion_candidates or [])[:MOST_CHAINS]:
+        if chain.saving_ns * LEAST_CHAIN_PARTS < roof.window_ns:
             break
         console.print(Text(f"  Could be one kernel: {chain_words(chain)}", style="dim"), soft_wrap=True)
     console.print()
 
 
-def print_facts(console: Console, ranks: Sequence[OfflineRank]) -> None:
+def print_facts(console: Console, ranks: Sequence[RankAnalysis]) -> None:
     """What was derived from the trace, what it cost and who used it; of several ranks the costs are summed."""
     rows: dict[str, FactCost] = {}
     for one in ranks:
-        for cost in one.costs:
+        for cost in one.facts:
             known = rows.get(cost.fact)
             rows[cost.fact] = FactCost(
                 fact=cost.fact,
                 self_ns=cost.self_ns + (known.self_ns if known else 0),
-                used_by=tuple(dict.fromkeys((*(known.used_by if known else ()), *cost.used_by))),
+                used_by=list(dict.fromkeys((*(known.used_by if known else ()), *cost.used_by))),
                 missing=cost.missing if known is None else known.missing and cost.missing,
             )
     console.print()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from difflib import get_close_matches
+from functools import cache
 
 from tightship_analyzers.findings.model import Rule, Scope
 from tightship_analyzers.rules.communication import (
@@ -47,6 +49,7 @@ from tightship_analyzers.rules.memory import (
     zero_grad_memset,
 )
 from tightship_analyzers.rules.runs import device_held_idle, model_near_memory_limit, out_of_memory_run
+from tightship_platform import __version__
 from tightship_platform.errors import NotFound
 
 GROUPS: dict[str, tuple[Rule, ...]] = {
@@ -101,6 +104,14 @@ RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in gr
 TRACE_RULES = tuple(rule for rule in RULES if rule.scope is Scope.TRACE)
 RANK_RULES = tuple(rule for rule in RULES if rule.scope is Scope.RANKS)
 SAMPLE_RULES = tuple(rule for rule in RULES if rule.scope is Scope.SAMPLES)
+
+
+@cache
+def catalogue_version() -> str:
+    """Version of the analyzers and of all rules' pages: findings of another one may differ."""
+    pages = "\n".join(f"{rule.id}\n{rule.page}" for rule in RULES)
+    return f"{__version__}-{hashlib.sha256(pages.encode()).hexdigest()[:12]}"
+
 
 HEADINGS = ("What it finds", "Why it costs", "Example", "Use instead", "Known misses", "Source")
 """Sections of every rule's page."""

@@ -4,11 +4,22 @@ The row in the database, not the broker, says where a capture stands. Every func
 its transaction and locks the capture first (see [Note: write locks] in `database`); `now` is for tests.
 
 Who calls what: people and schedules `request`; agents `lease` and `report`; the API asks `check_trace` before an
-upload and tells `trace_stored` after it; the worker brackets its work with `start_analysis` and `analyzed` or `fail`;
-`sweep` runs every few seconds and ends or revives what got stuck.
+upload and tells `trace_stored` after it; a worker claims a piece of the analysis with `claim_work` and ends it with
+`trace_analyzed`, or the capture with `analyzed` or `fail`; `sweep` runs every few seconds and ends or revives what got
+stuck.
 """
 
-from tightship_platform.captures.analysis import analyzed, fail, renew_analysis, start_analysis
+from tightship_platform.captures.analysis import (
+    Work,
+    analyze_again,
+    analyzed,
+    claim_work,
+    count_waiting,
+    fail,
+    give_work_back,
+    renew_work,
+    trace_analyzed,
+)
 from tightship_platform.captures.leases import lease, report
 from tightship_platform.captures.requests import request, resolve_run
 from tightship_platform.captures.schedules import request_scheduled_captures, set_schedule
@@ -19,19 +30,24 @@ from tightship_platform.captures.uploads import StoredTrace, check_trace, trace_
 __all__ = [
     "StoredTrace",
     "SweepResult",
+    "Work",
+    "analyze_again",
     "analyzed",
     "check_trace",
+    "claim_work",
+    "count_waiting",
     "fail",
+    "give_work_back",
     "lease",
     "lock",
-    "renew_analysis",
+    "renew_work",
     "report",
     "request",
     "request_scheduled_captures",
     "resolve_run",
     "run_ended",
     "set_schedule",
-    "start_analysis",
     "sweep",
+    "trace_analyzed",
     "trace_stored",
 ]

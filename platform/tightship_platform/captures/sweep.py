@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform.captures.transitions import (
-    ENQUEUE_NS,
-    HELD_STATES,
-    MAX_ANALYSIS_ATTEMPTS,
-    REQUEST_TTL_NS,
-    RUN_ENDED,
-    lapse,
-    lock,
-    move,
-)
+from tightship_platform.captures.analysis import due_work
+from tightship_platform.captures.transitions import HELD_STATES, REQUEST_TTL_NS, RUN_ENDED, lapse, lock, move
 from tightship_platform.database.models import Capture, Run
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import CaptureState
@@ -48,7 +40,7 @@ def sweep(session: Session, enqueue: Callable[[str], None], *, now: int | None =
         if before == CaptureState.REQUESTED:
             _requested(session, capture, now)
         elif before == CaptureState.UPLOADED:
-            if _uploaded(capture, now):
+            if due_work(session, capture, now):
                 enqueue(key)
                 result.enqueued.append(key)
         elif not CaptureState(before).is_final and (capture.lease_expires_ns or 0) < now:
@@ -94,20 +86,3 @@ def _requested(session: Session, capture: Capture, now: int) -> None:
 def _is_held(session: Session, run: Run) -> bool:
     held = select(Capture.id).where(Capture.run_id == run.id, Capture.state.in_([s.value for s in HELD_STATES]))
     return session.scalar(held.limit(1)) is not None
-
-
-def _uploaded(capture: Capture, now: int) -> bool:
-    """True: its analysis has to be sent off (again)."""
-    if (capture.lease_expires_ns or 0) > now:
-        return False
-    if capture.analysis_attempts >= MAX_ANALYSIS_ATTEMPTS:
-        move(
-            capture,
-            CaptureState.FAILED,
-            now,
-            f"its analysis was begun {capture.analysis_attempts} times and never ended; the worker's log says more",
-        )
-        return False
-    capture.analysis_started_ns = None
-    capture.lease_expires_ns = now + ENQUEUE_NS
-    return True

@@ -7,6 +7,7 @@ and more kinds of evidence, which are left out.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
@@ -152,3 +153,9 @@ def _plain(accepts: Callable[[Any], bool], expected: str) -> Reader:
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def as_json(record: object) -> dict[str, object]:
+    """A record as plain JSON values, for a column of the database."""
+    plain: dict[str, object] = json.loads(json.dumps(record, default=fields_of))
+    return plain

@@ -82,6 +82,8 @@ class Gap:
     """Its end in the trace's time."""
     cause: str = ""
     """Why the device was idle, such as `input`; empty: unknown."""
+    place: str | None = None
+    """Where in the program most of it was spent; null: not recorded, or said elsewhere."""
     lanes: list[GapLane] = field(default_factory=list)
     """`device`, `host` and `frames`."""
 

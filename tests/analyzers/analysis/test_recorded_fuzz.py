@@ -19,9 +19,11 @@ import trace_files
 from device_trace import DeviceTrace
 
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.report.html.page import page
+from tightship_analyzers.report.json import analysis_json
 from tightship_platform.errors import TightshipError
+from tightship_platform.results.codec import fields_of
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 CASES = int(os.environ.get("TIGHTSHIP_FUZZ", "3"))
@@ -126,7 +128,7 @@ def test_damage_gives_a_verdict_or_one_line(
         except TightshipError as error:
             assert "\n" not in str(error), made
             continue
-        said = result.as_dict(explain=True)
+        said = json.loads(json.dumps(analysis_json(result, facts=True), default=fields_of))
         json.dumps(said, allow_nan=False)
         page(result)
         [rank] = said["ranks"]

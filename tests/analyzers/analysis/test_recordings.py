@@ -62,7 +62,7 @@ def test_the_defect_is_found_in_the_recording(rule: str, tmp_path: Path) -> None
     assert finding.saving.value == finding.claims.measure_ns
     assert finding.share_frac == finding.saving.value / window.window_ns
     assert 0 <= finding.saving.low <= finding.saving.value <= finding.saving.high <= window.window_ns
-    told = " ".join([finding.title, *(row["text"] for row in finding.evidence if row["kind"] == "fact")])
+    told = " ".join([finding.title, *(row.text for row in finding.evidence if row.kind == "fact")])
     assert "recording" in told and not re.search(r"\bsteps?\b", told)
 
 
@@ -78,7 +78,7 @@ def test_a_sound_recording_has_no_finding(rule: str, tmp_path: Path) -> None:
     said = judge_trace(recording(rule, tmp_path, bad=False))
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
     assert [finding.rule for finding in said.findings if finding.share_frac > 0.05] == []
-    assert sum(said.summary["buckets"].values()) == said.summary["window_ns"]
+    assert sum(said.summary.buckets.values()) == said.summary.window_ns
 
 
 @pytest.mark.parametrize("rule", sorted(NEED_STEPS & set(JOBS)))
@@ -127,8 +127,8 @@ def test_no_finding_claims_the_edges_of_a_recording(tmp_path: Path) -> None:
     assert window.start_ns < window.claim_start_ns < window.claim_end_ns < window.end_ns
     said = judge_trace(edged(tmp_path))
     assert said.findings == [] and "starved-input" not in said.not_judged
-    assert said.summary["window_ns"] > 120 * MS, "the account has all of it"
-    assert sum(said.summary["buckets"].values()) == said.summary["window_ns"]
+    assert said.summary.window_ns > 120 * MS, "the account has all of it"
+    assert sum(said.summary.buckets.values()) == said.summary.window_ns
 
 
 def test_a_first_call_is_start_up_and_no_habit(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def stepping(steps: int) -> tuple[DeviceTrace, range]:
 
 
 def remarks(made: DeviceTrace, folder: Path) -> list[str]:
-    warnings: list[str] = judge_trace(made.read(folder)).summary["warnings"]
+    warnings: list[str] = judge_trace(made.read(folder)).summary.warnings
     return warnings
 
 

@@ -90,6 +90,7 @@ def test_json_keys_are_stable() -> None:
         "workflow",
         "trace",
         "rank",
+        "of_ranks",
         "where",
         "fix",
         "saving",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ from recordings import ANY, figures
 from reference_data import TRACES
 
 from tightship_analyzers import trace as traces
-from tightship_analyzers.analysis.from_files import OfflineResult, analyze_paths
-from tightship_analyzers.analysis.rank_analysis import RankAnalysis, Wanted
+from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.rank_figures import rank_figures
+from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.rank_processes import analyze_files
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.report.json import analysis_json
 from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_platform.errors import TightshipError
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.codec import as_json
 from tightship_platform.units import NS_PER_MS
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
@@ -147,8 +152,8 @@ def test_a_rank_is_picked(tmp_path: Path) -> None:
     assert [rank["rank"] for rank in ask(tmp_path, "--rank", "2")["ranks"]] == [2]
 
 
-def plain(result: OfflineResult) -> dict[str, Any]:
-    return result.as_dict()
+def plain(result: RunAnalysis) -> dict[str, Any]:
+    return as_json(analysis_json(result))
 
 
 def test_files_at_once_say_the_same_as_one_after_the_other(tmp_path: Path) -> None:
@@ -171,9 +176,10 @@ def test_a_file_that_kills_its_process_costs_only_itself(tmp_path: Path) -> None
         if len(outcomes) == len(paths):
             # The fork server's children are the readers, and those of the other files have ended.
             for child in psutil.Process().children(recursive=True):
-                if child.ppid() != os.getpid():
-                    child.kill()
-    assert [type(outcomes[path]) for path in paths] == [RankAnalysis] * 2
+                with suppress(psutil.NoSuchProcess):
+                    if child.ppid() != os.getpid():
+                        child.kill()
+    assert [type(outcomes[path]) for path in paths] == [RankPart] * 2
     assert isinstance(outcomes[str(stuck)], TightshipError)
     assert "was killed by signal 9" in str(outcomes[str(stuck)])
 
@@ -181,7 +187,7 @@ def test_a_file_that_kills_its_process_costs_only_itself(tmp_path: Path) -> None
 @pytest.mark.parametrize("recording", ANY, indirect=True)
 def test_the_json_equals_the_exact_reference(recording: Path) -> None:
     """By the peer's definition of communication."""
-    expected, found = figures(recording), rank_figures(Facts(traces.open(recording)))
+    expected, found = figures(recording), as_json(rank_figures(Facts(traces.open(recording))))
     device = found["by_patterns"] or found
     if not expected["device_events"]:
         assert device["temporal"] is None and found["idle_by_stream"] == []

@@ -249,17 +249,17 @@ class TestMemo:
 def test_real_device_traces_are_judged_and_split_exactly(recording: Path) -> None:
     said = judge_trace(traces.open(recording))
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
-    assert sum(said.summary["buckets"].values()) == said.summary["window_ns"]
-    assert 0 <= said.summary["joint_saving_frac"] <= 1
+    assert sum(said.summary.buckets.values()) == said.summary.window_ns
+    assert 0 <= said.summary.joint_saving_frac <= 1
 
 
 @pytest.mark.reference
 def test_a_real_starved_gpu_is_found() -> None:
     said = judge_trace(traces.open(TRACES / "param" / "resnet_kineto.json.gz"))
     assert said.findings[0].rule == "starved-input"
-    idle = said.findings[0].claims.measure_ns / said.summary["window_ns"]
+    idle = said.findings[0].claims.measure_ns / said.summary.window_ns
     assert idle == pytest.approx(0.49, abs=0.01)
     # Steps whose batch was there in time show what the others would take.
-    saving, step = said.findings[0].saving, said.summary["step_ns"]
+    saving, step = said.findings[0].saving, said.summary.step_ns
     assert saving.method is Method.SIMULATED
-    assert step["mean"] - saving.value == pytest.approx(158e6, rel=0.02)
+    assert step.mean - saving.value == pytest.approx(158e6, rel=0.02)

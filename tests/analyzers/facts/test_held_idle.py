@@ -78,8 +78,8 @@ def test_the_rule_finds_it() -> None:
     assert finding.unit == "ns"
     assert finding.share_frac == 4 / 6
     assert finding.place == "h1/GPU-1"
-    assert [entry["value"] for entry in finding.evidence] == [2, 3 * MINUTE_NS, MINUTE_NS], "the longest first"
-    assert finding.evidence[1]["text"] == "h1/GPU-1: 3.00 min from 2026-09-21 14:15 UTC"
+    assert [entry.value for entry in finding.evidence] == [2, 3 * MINUTE_NS, MINUTE_NS], "the longest first"
+    assert finding.evidence[1].text == "h1/GPU-1: 3.00 min from 2026-09-21 14:15 UTC"
 
 
 def test_the_rule_leaves_busy_devices_alone() -> None:

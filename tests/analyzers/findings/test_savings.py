@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rank_parts import part_of
 
 from tightship_analyzers import trace as traces
+from tightship_analyzers.analysis.join_ranks import merge_findings
 from tightship_analyzers.analysis.judge import judge_trace
-from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks
-from tightship_analyzers.analysis.summary import merge_claims
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import Finding, Saving
+from tightship_analyzers.findings.overlap import merge_claims
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.fleet.untraced_steps import Counted, median_step
 from tightship_analyzers.trace.intervals import Intervals
@@ -53,19 +54,19 @@ class TestOverlap:
     def test_overlapping_findings_are_measured_together(self) -> None:
         both = [finding("a", (0, 600), low=200, high=800), finding("b", (400, 1000), low=400, high=1200)]
         [claim] = merge_claims(both, STEPS)
-        assert claim["rules"] == ["a", "b"]
-        assert claim["saving_ns"] == 500, "1000 of 2000 ns, over two steps; not 600"
-        assert (claim["low_ns"], claim["high_ns"]) == (200, 1000)
-        assert claim["share_frac"] == 0.5
+        assert claim.rules == ["a", "b"]
+        assert claim.saving_ns == 500, "1000 of 2000 ns, over two steps; not 600"
+        assert (claim.low_ns, claim.high_ns) == (200, 1000)
+        assert claim.share_frac == 0.5
 
     def test_disjoint_findings_stay_apart_the_larger_first(self) -> None:
         apart = merge_claims([finding("a", (0, 100)), finding("b", (100, 400)), finding("c", (1500, 1600))], STEPS)
-        assert [claim["rules"] for claim in apart] == [["b"], ["a"], ["c"]]
+        assert [claim.rules for claim in apart] == [["b"], ["a"], ["c"]]
 
     def test_overlap_is_transitive(self) -> None:
         chain = [finding("a", (0, 200)), finding("c", (300, 500)), finding("b", (100, 400))]
         [claim] = merge_claims(chain, STEPS)
-        assert claim["rules"] == ["a", "b", "c"] and claim["saving_ns"] == 250
+        assert claim.rules == ["a", "b", "c"] and claim.saving_ns == 250
 
     @given(
         st.lists(
@@ -83,10 +84,10 @@ class TestOverlap:
         union = Intervals.none()
         for one in found:
             union = union | one.claims
-        assert sum(claim["share_frac"] for claim in merged) == pytest.approx(union.measure_ns / 2000)
-        assert sum(claim["saving_ns"] for claim in merged) <= STEPS.mean_ns
+        assert sum(claim.share_frac for claim in merged) == pytest.approx(union.measure_ns / 2000)
+        assert sum(claim.saving_ns for claim in merged) <= STEPS.mean_ns
         for claim in merged:
-            assert 0 <= claim["low_ns"] <= claim["saving_ns"] <= claim["high_ns"] <= STEPS.mean_ns
+            assert 0 <= claim.low_ns <= claim.saving_ns <= claim.high_ns <= STEPS.mean_ns
 
 
 class TestDistortion:
@@ -94,7 +95,7 @@ class TestDistortion:
         told = correct_for_overhead(finding("a", (0, 1200), low=1000, high=1400), traced_ns=1000, untraced_ns=800)
         assert (told.saving.value, told.saving.low, told.saving.high) == (480, 300, 700)
         assert told.share_frac == 0.6, "the share of the step stays"
-        assert "25.0 %" in told.evidence[-1]["text"]
+        assert "25.0 %" in told.evidence[-1].text
 
     @pytest.mark.parametrize("untraced", [None, 0, 1000, 1500])
     def test_nothing_to_correct(self, untraced: int | None) -> None:
@@ -112,12 +113,12 @@ class TestDistortion:
     def test_claims_are_in_unrecorded_steps_too(self) -> None:
         trace = traces.open(RECORDED / "starved.json.gz")
         plain = judge_trace(trace)
-        half = plain.summary["step_ns"]["mean"] // 2
+        half = plain.summary.step_ns.mean // 2
         told = judge_trace(trace, untraced_step_ns=half)
-        [before], [after] = plain.summary["claims"], told.summary["claims"]
-        assert after["share_frac"] == before["share_frac"]
-        assert after["saving_ns"] == told.findings[0].saving.value == pytest.approx(before["saving_ns"] / 2, abs=2)
-        assert after["high_frac"] <= 1
+        [before], [after] = plain.summary.claims, told.summary.claims
+        assert after.share_frac == before.share_frac
+        assert after.saving_ns == told.findings[0].saving.value == pytest.approx(before.saving_ns / 2, abs=2)
+        assert after.high_frac <= 1
 
 
 def counted(*spans: tuple[int, int], first: int | None = None) -> list[Counted]:
@@ -152,24 +153,17 @@ class TestPace:
 
 class TestRanks:
     def test_the_same_defect_on_all_ranks_is_told_once(self) -> None:
-        said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
-        worse = replace(
-            said, findings=[replace(said.findings[0], saving=Saving(value=10**9, low=0, high=10**9), share_frac=1.0)]
-        )
-        ranks = [RankVerdict(rank=rank, source=f"r{rank}", verdict=worse if rank == 2 else said) for rank in range(4)]
-        [(found, worst)] = merge_ranks(ranks)
-        assert (found.saving.value, worst.rank) == (10**9, 2)
-        assert "4 of 4 ranks (0, 1, 2, 3)" in found.evidence[-1]["text"]
+        [one] = judge_trace(traces.open(RECORDED / "starved.json.gz")).findings
+        worse = replace(one, saving=Saving(value=10**9, low=0, high=10**9), share_frac=1.0)
+        [found] = merge_findings([part_of(rank, [worse if rank == 2 else one]) for rank in range(4)])
+        assert (found.saving.value, found.rank, found.trace) == (10**9, 2, "r2")
+        assert "4 of 4 ranks (0, 1, 2, 3)" in found.evidence[-1].text
 
     def test_one_rank_needs_no_remark(self) -> None:
-        said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
-        [(found, _)] = merge_ranks([RankVerdict(rank=0, source="r0", verdict=said)])
-        assert found is said.findings[0]
+        part = part_of(0)
+        assert merge_findings([part]) == list(part.findings)
 
     def test_other_places_are_other_findings(self) -> None:
-        said = judge_trace(traces.open(RECORDED / "starved.json.gz"))
-        elsewhere = replace(said, findings=[replace(said.findings[0], place="other.py:1 (f)")])
-        merged = merge_ranks(
-            [RankVerdict(rank=0, source="a", verdict=said), RankVerdict(rank=1, source="b", verdict=elsewhere)]
-        )
+        [one] = judge_trace(traces.open(RECORDED / "starved.json.gz")).findings
+        merged = merge_findings([part_of(0), part_of(1, [replace(one, place="other.py:1 (f)")])])
         assert len(merged) == 2

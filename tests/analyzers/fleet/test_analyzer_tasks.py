@@ -39,7 +39,8 @@ def test_from_capture_to_opportunity(platform: Any) -> None:
     with database.session() as session:
         begin(session)
     key = a_capture(database, open_artifacts(platform.settings), "a1", {0: recorded("starved")}, now=now_ns())
-    tasks.analyze_capture(key)
+    tasks.analyze_capture(key)  # the trace
+    tasks.analyze_capture(key)  # joined
     with database.session() as session:
         assert captures.get_capture(session, key).state == "analyzed"
         assert runs.get_run(session, "a1").account is not None, "accounted for at once, not with the next period"

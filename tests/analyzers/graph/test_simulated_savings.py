@@ -99,12 +99,12 @@ def test_findings_that_claim_the_same_time_are_simulated_together(tmp_path: Path
     rules = (rule("one", recorded), rule("two", recorded))
     verdict = judge_facts(Facts(recorded.read(tmp_path)), rules=rules)
     truth = recorded.window_ns - run(changed(changed(STEP, "one", 0), "two", 0), STEPS).window_ns
-    [claim] = verdict.summary["claims"]
-    assert claim["rules"] == ["one", "two"]
-    assert claim["saving_ns"] == truth // STEPS
-    assert claim["saving_ns"] > 10 * max(finding.saving.value for finding in verdict.findings)
-    assert claim["method"] == "simulated"
-    assert claim["low_ns"] <= claim["saving_ns"] <= claim["high_ns"]
+    [claim] = verdict.summary.claims
+    assert claim.rules == ["one", "two"]
+    assert claim.saving_ns == truth // STEPS
+    assert claim.saving_ns > 10 * max(finding.saving.value for finding in verdict.findings)
+    assert claim.method == "simulated"
+    assert claim.low_ns <= claim.saving_ns <= claim.high_ns
 
 
 def test_all_findings_together_are_one_simulation(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_all_findings_together_are_one_simulation(tmp_path: Path) -> None:
     verdict = judge_facts(Facts(recorded.read(tmp_path)), rules=rules)
     without = changed(changed(changed(STEP, "one", 0), "two", 0), "slow", 0)
     truth = recorded.window_ns - run(without, STEPS).window_ns
-    assert verdict.summary["joint_saving_frac"] == pytest.approx(truth / verdict.summary["window_ns"], rel=0.01)
-    assert verdict.summary["joint_saving_frac"] < sum(claim["share_frac"] for claim in verdict.summary["claims"])
+    assert verdict.summary.joint_saving_frac == pytest.approx(truth / verdict.summary.window_ns, rel=0.01)
+    assert verdict.summary.joint_saving_frac < sum(claim.share_frac for claim in verdict.summary.claims)
 
 
 def test_what_cannot_be_reproduced_stays_a_bound_and_says_why(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_what_cannot_be_reproduced_stays_a_bound_and_says_why(tmp_path: Path) ->
     assert facts[DependencyGraph].anchored_frac > MAX_ANCHORED_FRAC
     [finding] = judge_facts(facts, rules=(rule("slow", recorded),)).findings
     assert finding.saving.method is Method.BOUND
-    assert "lacks the launch" in finding.evidence[-1]["text"]
+    assert "lacks the launch" in finding.evidence[-1].text
 
 
 def test_without_steps_the_recording_is_one_window(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_memory_against_what_the_device_has(tmp_path: Path) -> None:
     assert not isinstance(rows, NotApplicable)
     row = rows[0]
     assert (row.capacity_bytes, row.peak_frac) == (16384, 0.25)
-    assert row.as_dict()["peak_reserved_bytes"] == 4096
+    assert row.peak_reserved_bytes == 4096
     for strange in ("16384", -1, None, 2**60, True):
         devices = [{"id": 0, "totalGlobalMem": strange}, "x"]
         rows = memory_timeline(made.read(tmp_path, deviceProperties=devices))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tightship_analyzers import trace as traces
 from tightship_analyzers.ranks.arrivals import CollectiveArrivals, collective_arrivals
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.codec import as_json
 from tightship_platform.results.not_applicable import NotApplicable
 
 NS = 1_000_000
@@ -208,4 +208,4 @@ def test_eight_recorded_ranks() -> None:
     assert found.ranks[0].rank == 7 and found.ranks[0].last == 5
     assert all(abs(row.offset_ns) <= 10_000 for row in found.ranks), "one host, one clock"
     assert sum(row.waited_ns for row in found.ranks) == sum(row.kept_waiting_ns for row in found.ranks)
-    assert json.loads(json.dumps(found.as_dict()))["ranks"][0]["rank"] == 7
+    assert as_json(found.as_record())["ranks"][0]["rank"] == 7

@@ -8,17 +8,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from click.testing import CliRunner
-from made_records import make
 
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.report.gap_lanes import MAX_DEPTH
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import element, text
 from tightship_analyzers.report.html.page import page
 from tightship_platform.errors import TightshipError
-from tightship_platform.results.evidence import Gap
+from tightship_platform.results.evidence import Gap, GapLane, GapSpan
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 HOSTILE = '</title><script>alert(1)</script><img src=x onerror="alert(2)">\u202eevil\n'
@@ -104,10 +103,10 @@ def test_the_same_result_gives_the_same_page() -> None:
 
 
 def test_a_gap_from_elsewhere_is_drawn_as_far_as_it_goes() -> None:
-    bare = make(Gap, start_ns=10**18 + 5, end_ns=10**18 + 5, cause="", lanes=[{"lane": "unknown", "spans": []}])
+    bare = Gap(start_ns=10**18 + 5, end_ns=10**18 + 5, lanes=[GapLane(lane="unknown")])
     assert Read(drawing(bare)).words.count("none recorded") == 3
-    deep = [{"name": str(d), "start_ns": d, "end_ns": 100, "depth": d} for d in range(40)]
-    drawn = Read(drawing(make(Gap, start_ns=50, end_ns=60, lanes=[{"lane": "host", "spans": deep}])))
+    deep = [GapSpan(name=str(d), start_ns=d, end_ns=100, depth=d) for d in range(40)]
+    drawn = Read(drawing(Gap(start_ns=50, end_ns=60, lanes=[GapLane(lane="host", spans=deep)])))
     assert len(drawn.all("svg")) == 1 + MAX_DEPTH
 
 

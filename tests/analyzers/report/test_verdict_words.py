@@ -10,11 +10,12 @@ import pytest
 import trace_files
 from click.testing import CliRunner
 from device_trace import DeviceTrace
+from rank_parts import part_of
 
-from tightship_analyzers.analysis.from_files import OfflineResult, analyze_paths
-from tightship_analyzers.analysis.judge import Verdict
-from tightship_analyzers.analysis.merged_ranks import RankVerdict, merge_ranks, midpoint_frac
-from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.analysis.analyze_rank import public_finding
+from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.join_ranks import merge_findings, midpoint_frac
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.findings.model import Finding, Saving
 from tightship_analyzers.report.html.page import page
@@ -30,8 +31,10 @@ from tightship_analyzers.report.sentences import (
     unclaimed_words,
 )
 from tightship_analyzers.rules.catalogue import TRACE_RULES
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.units import format_frac
-from tightship_platform.vocabulary import Bucket
+from tightship_platform.vocabulary import Bucket, SavingUnit
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 
@@ -64,7 +67,7 @@ def dispatching(path: Path) -> Path:
     return written(trace, path)
 
 
-def judged(path: Path) -> OfflineResult:
+def judged(path: Path) -> RunAnalysis:
     return analyze_paths([str(path)])
 
 
@@ -77,8 +80,8 @@ def report(path: Path) -> str:
 def test_work_that_is_queued_is_not_called_the_hosts(tmp_path: Path) -> None:
     result = judged(graphs(tmp_path / "x.json"))
     [one] = result.ranks
-    parts = one.verdict.summary["buckets"]
-    assert sum(parts.values()) == one.verdict.summary["window_ns"] == 3_000_000
+    parts = one.summary.buckets
+    assert sum(parts.values()) == one.summary.window_ns == 3_000_000
     assert parts[Bucket.QUEUED] == 3 * 600_000
     assert "works 20.0 % of the step; 60.0 % it waits though the next work is queued already" in headline(result)
     assert "queued" in page(result)
@@ -86,10 +89,10 @@ def test_work_that_is_queued_is_not_called_the_hosts(tmp_path: Path) -> None:
 
 def test_idle_time_before_work_of_a_launched_graph_is_told(tmp_path: Path) -> None:
     [one] = judged(graphs(tmp_path / "x.json")).ranks
-    assert one.figures["graph_idle_ns"] == 3 * 600_000
+    assert one.figures.graph_idle_ns == 3 * 600_000
     assert "600 µs a step of it (60.0 %)" in str(graph_words(one))
     [other] = judged(graphs(tmp_path / "y.json", call="cudaLaunchKernel")).ranks
-    assert other.figures["graph_idle_ns"] == 0 and graph_words(other) is None
+    assert other.figures.graph_idle_ns == 0 and graph_words(other) is None
 
 
 def test_a_host_that_is_late_is_called_so(tmp_path: Path) -> None:
@@ -100,11 +103,11 @@ def test_idle_time_on_the_faces_is_that_of_the_steps(tmp_path: Path) -> None:
     """What the peer counts as idle begins with the first kernel; the faces count what the bars count."""
     path = dispatching(tmp_path / "x.json")
     [one] = judged(path).ranks
-    parts = one.verdict.summary["buckets"]
+    parts = one.summary.buckets
     idle_ns = sum(ns for _, _, ns in idle_rows(one))
-    assert idle_ns == one.verdict.summary["window_ns"] - parts[Bucket.PRODUCTIVE]
-    assert sum(row["ns"] for row in one.figures["idle_causes"]) < idle_ns
-    share = format_frac(idle_ns / one.verdict.summary["window_ns"])
+    assert idle_ns == one.summary.window_ns - parts[Bucket.PRODUCTIVE]
+    assert sum(row.ns for row in one.figures.idle_causes) < idle_ns
+    share = format_frac(idle_ns / one.summary.window_ns)
     assert f"Why the device idles (625 µs a step, {share} of it)" in report(path)
     assert f"The device idles {share} of the step." in page(judged(path)).replace("\xa0", " ")
 
@@ -119,7 +122,7 @@ def test_a_trace_without_steps_gets_no_clean_bill(tmp_path: Path) -> None:
     result = judged(path)
     assert not result.findings and not is_clean(result)
     said = nothing_found(result)
-    unjudged = len(result.as_dict()["not_judged"])
+    unjudged = len(result.not_judged)
     assert unjudged > 0 and f"{len(TRACE_RULES) - unjudged} of {len(TRACE_RULES)} rules judged" in said
     assert "the recording as a whole" in said and said in page(result).replace("\xa0", " ")
     assert "Nothing above" not in report(path)
@@ -133,11 +136,13 @@ def test_a_clean_bill_says_how_many_rules_judged(tmp_path: Path) -> None:
     assert "No advice: no rule could judge" in said("starved-input"), "the trace has no loader"
 
 
-def finding(rule: str, *, value: int, low: int, high: int) -> Finding:
-    saving = Saving(value=value, low=low, high=high)
-    return Finding(
-        rule=rule, title=rule, place="", fix="", saving=saving, unit="ns/step", share_frac=value / 1_000_000_000
-    )
+def internal(rule: str, *, value: int, low: int, high: int) -> Finding:
+    saving, share = Saving(value=value, low=low, high=high), value / 1_000_000_000
+    return Finding(rule=rule, title=rule, place="", fix="", saving=saving, unit=SavingUnit.STEP, share_frac=share)
+
+
+def finding(rule: str, *, value: int, low: int, high: int) -> TraceFinding:
+    return public_finding(internal(rule, value=value, low=low, high=high), "x", 0)
 
 
 def test_a_saving_that_may_be_nothing_is_not_told_by_its_upper_end() -> None:
@@ -155,12 +160,9 @@ def test_a_saving_that_may_be_nothing_is_not_told_by_its_upper_end() -> None:
 
 
 def test_findings_come_by_the_middle_of_their_savings() -> None:
-    def verdict(*findings: Finding) -> RankVerdict[str]:
-        return RankVerdict(rank=0, source="x", verdict=Verdict(findings=[*findings], not_judged={}, summary={}))
-
-    wide = finding("wide", value=300_000_000, low=0, high=300_000_000)
-    sure = finding("sure", value=200_000_000, low=180_000_000, high=220_000_000)
-    assert [one.rule for one, _ in merge_ranks([verdict(wide, sure)])] == ["sure", "wide"]
+    wide = internal("wide", value=300_000_000, low=0, high=300_000_000)
+    sure = internal("sure", value=200_000_000, low=180_000_000, high=220_000_000)
+    assert [one.rule for one in merge_findings([part_of(0, [wide, sure])])] == ["sure", "wide"]
 
 
 def test_savings_are_told_in_the_steps_that_were_given() -> None:
@@ -198,7 +200,7 @@ def test_drawings_show_one_gap_of_each_cause_first_and_name_the_step(tmp_path: P
         trace.pair((begin + 521_000, begin + 522_000), (begin + (700_000 if step == 2 else 600_000), begin + 900_000))
     path = written(trace, tmp_path / "x.json")
     [one] = analyze_paths([str(path)], wanted=Wanted(gaps=3)).ranks
-    assert {gap["cause"] for gap in one.gaps} == {"host_dispatch", "window_edge", "device_dependency"}
+    assert {gap.cause for gap in one.gaps} == {"host_dispatch", "window_edge", "device_dependency"}
     assert [step_words(one, gap) for gap in one.gaps][2] == "ProfilerStep#9"
     drawn = page(analyze_paths([str(path)], wanted=Wanted(gaps=3))).replace("\xa0", " ")
     captions = re.findall("<figcaption>([^<]*)", drawn)
@@ -238,16 +240,16 @@ def test_a_cut_off_rank_is_not_held_against_whole_ones(tmp_path: Path) -> None:
     text = (tmp_path / "1.json").read_bytes()
     (tmp_path / "1.json").write_bytes(text[: 2 * len(text) // 3])
     result = analyze_paths([str(tmp_path)])
-    assert result.ranks[0].verdict.summary["covered_frac"] == 1.0
+    assert result.ranks[0].summary.covered_frac == 1.0
     assert headline(result).startswith("Rank 0, the only whole one, works 30.0 %")
 
 
 def test_what_no_finding_gives_back_is_said(tmp_path: Path) -> None:
     [one] = (result := analyze_paths([str(graphs(tmp_path / "graphs.json"))])).ranks
-    lost = one.verdict.summary["unclaimed_ns"]
-    buckets = one.verdict.summary["buckets"]
+    lost = one.summary.unclaimed_ns
+    buckets = one.summary.buckets
     assert Bucket.PRODUCTIVE not in lost and all(ns <= buckets[part] for part, ns in lost.items())
-    share = format_frac(lost[Bucket.QUEUED] / one.verdict.summary["window_ns"])
+    share = format_frac(lost[Bucket.QUEUED] / one.summary.window_ns)
     when = f"{share} of the step in which the device waits though the next work is queued already"
     said = f"No finding gives back any of the {when}."
     assert unclaimed_words(result) == said

@@ -14,7 +14,7 @@ from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.judge import judge_facts
 from tightship_analyzers.analysis.picked_steps import pick_step
-from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.report.html.page import page
@@ -31,7 +31,7 @@ def slips(text: str) -> list[str]:
 def told(findings: list[Finding]) -> Iterator[str]:
     for finding in findings:
         yield finding.title
-        yield from (str(row["text"]) for row in finding.evidence if row["kind"] == "fact")
+        yield from (str(row.text) for row in finding.evidence if row.kind == "fact")
 
 
 def test_a_slip_is_seen() -> None:

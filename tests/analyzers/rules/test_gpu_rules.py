@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from tightship_analyzers.facts.kernels.plain_attention import MAX_BETWEEN
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.findings.model import Failed, Finding
 from tightship_analyzers.rules.catalogue import find_rule
+from tightship_platform.results.codec import as_json, decode
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.vocabulary import Method
 
 TOLERANCE = 0.1
@@ -45,9 +46,9 @@ def test_the_defect_is_found(rule: str, tmp_path: Path) -> None:
     assert finding.place == "train.py:12 (train_step)"
     assert finding.saving.method is Method.BOUND
     assert finding.title and finding.fix and "\n" not in finding.title + finding.fix
-    change = [entry for entry in finding.evidence if entry["kind"] == "change"]
-    assert len(change) == 1 and change[0]["before"] != change[0]["after"]
-    assert json.loads(json.dumps(finding.evidence)) == finding.evidence
+    change = [entry for entry in finding.evidence if entry.kind == "change"]
+    assert len(change) == 1 and change[0].before != change[0].after
+    assert decode(list[Evidence], [as_json(entry) for entry in finding.evidence]) == list(finding.evidence)
 
 
 @pytest.mark.parametrize("rule", EXPECTED_NS)
@@ -182,7 +183,7 @@ def test_a_pause_that_another_stream_fills_is_not_idle(tmp_path: Path, filled_ns
     idle_ns = 5 * (145 * US - filled_ns)
     assert [finding.saving.value for finding in found] == ([idle_ns + 5 * 5 * US] if idle_ns else [])
     for finding in found:
-        assert f"idles for {idle_ns // US} µs" in finding.evidence[1]["text"]
+        assert f"idles for {idle_ns // US} µs" in finding.evidence[1].text
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def judged(rule: Any, one: RunHistory) -> list[Finding]:
 
 
 def plan_of(finding: Finding) -> dict[str, Any]:
-    [plan] = [entry for entry in finding.evidence if entry["kind"] == "plan"]
+    [plan] = [entry for entry in finding.evidence if entry.kind == "plan"]
     return plan
 
 
@@ -54,8 +54,8 @@ def test_a_run_that_stays_near_the_limit_is_found() -> None:
     [finding] = judged(near.RULE, history(memory(0.1), memory(near.SUSTAINED_FRAC, peak=0.99), memory(0.9, peak=0.96)))
     assert finding.place == "h1/GPU-1 and 1 more", "the fullest first"
     assert finding.title == "79.2 GiB of 80.0 GiB device memory are in use, 95.0 % or more for 50.0 % of the time"
-    assert finding.evidence[0]["text"] == "2 devices of 3 nearly full"
-    assert finding.evidence[1]["text"] == "h1/GPU-1: at most 79.2 GiB, 50 samples of 100 nearly full"
+    assert finding.evidence[0].text == "2 devices of 3 nearly full"
+    assert finding.evidence[1].text == "h1/GPU-1: at most 79.2 GiB, 50 samples of 100 nearly full"
     assert finding.saving.high == 0, "a risk saves nothing by itself"
 
 
@@ -80,9 +80,9 @@ def test_without_samples_of_an_accelerator_it_does_not_apply() -> None:
 @pytest.mark.parametrize("name", ["llm", "two words", "it's; rm -rf $HOME `x`", "--json", "ü & <b>"])
 def test_the_command_names_the_workflow_for_a_shell(name: str) -> None:
     [finding] = judged(near.RULE, history(memory(1.0), workflow=name))
-    command = plan_of(finding)["command"]
+    command = plan_of(finding).command
     assert shlex.split(command) == ["tightship", "offload", "plan", f"--workflow={name}"]
-    assert command in finding.fix and plan_of(finding)["workflow"] == name
+    assert command in finding.fix and plan_of(finding).workflow == name
 
 
 # ---- out-of-memory-run -----------------------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ def test_a_run_without_a_counted_step_lost_up_to_all_but_what_was_held_idle() ->
     assert finding.share_frac == 0.75 and finding.place == "h1/GPU-0"
     lost = "45.0 min before any step was counted may be lost, 75.0 % of it"
     assert finding.title == f"The run died because device memory was not enough; {lost}"
-    texts = [entry.get("text") for entry in finding.evidence]
+    texts = [getattr(entry, "text", None) for entry in finding.evidence]
     assert texts[:3] == [
         f"It ended with {OOM.error}",
         "h1/GPU-0: at most 79.2 GiB of 80.0 GiB seen in use",
         "It completed no step that was counted",
     ]
-    assert plan_of(finding)["command"] in finding.fix
+    assert plan_of(finding).command in finding.fix
 
 
 def test_of_a_run_that_made_steps_only_what_lies_outside_of_them_is_certain() -> None:
@@ -119,8 +119,8 @@ def test_of_a_run_without_device_time_no_saving_is_told() -> None:
 def test_of_a_lack_of_host_memory_the_fix_is_another() -> None:
     [finding] = judged(out.RULE, history(end=RunEnd(exit_code=137, oom_kills=2), account={"startup": 7}))
     assert "host memory" in finding.fix and "tightship offload plan" not in finding.fix
-    assert any("killed 2 processes" in entry.get("text", "") for entry in finding.evidence)
-    assert all(entry["kind"] != "plan" for entry in finding.evidence)
+    assert any("killed 2 processes" in getattr(entry, "text", "") for entry in finding.evidence)
+    assert all(entry.kind != "plan" for entry in finding.evidence)
 
 
 @pytest.mark.parametrize("end", [None, RunEnd(exit_code=1), RunEnd(exit_code=137, oom_kills=0)])

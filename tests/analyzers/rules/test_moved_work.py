@@ -27,7 +27,7 @@ def recorded(name: str) -> Verdict:
 
 
 def told(finding: Finding) -> list[str]:
-    return [entry["text"] for entry in finding.evidence if entry["kind"] == "fact"]
+    return [entry.text for entry in finding.evidence if entry.kind == "fact"]
 
 
 def loading(folder: Path, iterator: str, loading_ns: int) -> Finding:
@@ -73,12 +73,12 @@ def train(job: GpuJob) -> None:
 )
 def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> None:
     said = recorded(name)
-    [finding], [claim] = said.findings, said.summary["claims"]
+    [finding], [claim] = said.findings, said.summary.claims
     assert finding.rule == rule
     assert (finding.saving.method, finding.saving.low) == (Method.BOUND, 0)
     assert WHY in told(finding)
-    assert (claim["method"], claim["low_ns"], claim["low_frac"]) == ("bound", 0, 0)
-    assert claim["saving_ns"] == finding.saving.value > 0
+    assert (claim.method, claim.low_ns, claim.low_frac) == ("bound", 0, 0)
+    assert claim.saving_ns == finding.saving.value > 0
 
 
 def test_a_loop_that_only_indexes_anew_is_not_simulated_either() -> None:
@@ -110,7 +110,7 @@ def test_twice_the_workers_halve_the_step_at_most(tmp_path: Path) -> None:
     assert saving.value == pytest.approx(5 * MS, rel=0.02) and saving.high == pytest.approx(5 * MS, rel=0.02)
     assert any(text.startswith("At most 50.0 % of the step comes back") for text in told(finding))
     on_cpu = recorded("slow_workers")
-    assert on_cpu.findings[0].saving.high == pytest.approx(on_cpu.summary["step_ns"]["mean"] / 2, abs=2)
+    assert on_cpu.findings[0].saving.high == pytest.approx(on_cpu.summary.step_ns.mean / 2, abs=2)
 
 
 def test_where_twice_the_workers_keep_up_all_of_the_wait_goes(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_the_limit_holds_for_steps_without_recording_too(name: str, most_frac: float) -> None:
     trace = traces.open(RECORDED / f"{name}.json.gz")
-    recorded_ns = judge_trace(trace).summary["step_ns"]["mean"]
+    recorded_ns = judge_trace(trace).summary.step_ns.mean
     for untraced_ns in (recorded_ns * 9 // 10, recorded_ns // 2, recorded_ns // 10):
         [finding] = judge_trace(trace, untraced_step_ns=untraced_ns).findings
         assert 0 == finding.saving.low < finding.saving.value <= finding.saving.high

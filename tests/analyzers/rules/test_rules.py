@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from tightship_analyzers.findings.evidence import MAX_SPANS
 from tightship_analyzers.findings.model import Failed, Finding
 from tightship_analyzers.rules.catalogue import RULES, SAMPLE_RULES, TRACE_RULES
 from tightship_analyzers.rules.host import loop_indexing, single_tensor_optimizer, starved_input, synchronous_checkpoint
+from tightship_platform.results.codec import as_json, decode
+from tightship_platform.results.evidence import Evidence
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 FIXTURES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
@@ -87,42 +88,39 @@ def test_what_holds_for_every_recording(fixture: str) -> None:
     said = verdict(fixture)
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
     assert {finding.rule for finding in said.findings} | set(said.not_judged) <= {rule.id for rule in TRACE_RULES}
-    assert sum(said.summary["buckets"].values()) == said.summary["window_ns"] > 0
+    assert sum(said.summary.buckets.values()) == said.summary.window_ns > 0
     for finding in said.findings:
-        saving, steps = finding.saving, said.summary["steps"]
-        assert 0 <= saving.low <= saving.value <= saving.high <= said.summary["step_ns"]["max"]
+        saving, steps = finding.saving, said.summary.steps
+        assert 0 <= saving.low <= saving.value <= saving.high <= said.summary.step_ns.max
         assert saving.value == finding.claims.measure_ns // steps
-        assert finding.share_frac == pytest.approx(finding.claims.measure_ns / said.summary["window_ns"])
+        assert finding.share_frac == pytest.approx(finding.claims.measure_ns / said.summary.window_ns)
 
 
 @pytest.mark.parametrize("fixture", [name for names in TRIGGERS.values() for name in names])
 def test_evidence_can_be_kept_and_drawn(fixture: str) -> None:
     evidence = verdict(fixture).findings[0].evidence
-    assert json.loads(json.dumps(evidence)) == evidence
-    gap = next(entry for entry in evidence if entry["kind"] == "gap")
-    assert gap["start_ns"] < gap["end_ns"]
-    assert [lane["lane"] for lane in gap["lanes"]] == ["device", "host", "frames"]
-    for lane in gap["lanes"]:
-        assert len(lane["spans"]) <= MAX_SPANS
-        for span in lane["spans"]:
-            assert (
-                gap["start_ns"] - span["end_ns"] < gap["end_ns"] - gap["start_ns"]
-                and span["start_ns"] <= span["end_ns"]
-            )
-            assert span["depth"] >= 0
-    assert gap["lanes"][2]["spans"], "recorded with stacks, so there are frames"
-    assert any(entry["kind"] == "fact" and entry["text"] for entry in evidence)
-    change = next(entry for entry in evidence if entry["kind"] == "change")
-    assert change["before"] != change["after"]
+    assert decode(list[Evidence], [as_json(entry) for entry in evidence]) == list(evidence)
+    gap = next(entry for entry in evidence if entry.kind == "gap")
+    assert gap.start_ns < gap.end_ns
+    assert [lane.lane for lane in gap.lanes] == ["device", "host", "frames"]
+    for lane in gap.lanes:
+        assert len(lane.spans) <= MAX_SPANS
+        for span in lane.spans:
+            assert gap.start_ns - span.end_ns < gap.end_ns - gap.start_ns and span.start_ns <= span.end_ns
+            assert span.depth >= 0
+    assert gap.lanes[2].spans, "recorded with stacks, so there are frames"
+    assert any(entry.kind == "fact" and entry.text for entry in evidence)
+    change = next(entry for entry in evidence if entry.kind == "change")
+    assert change.before != change.after
 
 
 def test_spans_of_a_lane_nest_without_overlap_at_equal_depth() -> None:
-    gap = next(entry for entry in verdict("starved").findings[0].evidence if entry["kind"] == "gap")
-    for lane in gap["lanes"]:
+    gap = next(entry for entry in verdict("starved").findings[0].evidence if entry.kind == "gap")
+    for lane in gap.lanes:
         by_depth: dict[int, int] = {}
-        for span in sorted(lane["spans"], key=lambda span: span["start_ns"]):
-            assert span["start_ns"] >= by_depth.get(span["depth"], 0)
-            by_depth[span["depth"]] = span["end_ns"]
+        for span in sorted(lane.spans, key=lambda span: span.start_ns):
+            assert span.start_ns >= by_depth.get(span.depth, 0)
+            by_depth[span.depth] = span.end_ns
 
 
 def test_the_loader_without_workers_is_told_from_the_one_with_too_few() -> None:
@@ -155,8 +153,8 @@ def test_without_stacks_rules_say_what_they_need() -> None:
     blind = judge_trace(_without(trace, "frames"))
     for rule in ("synchronous-checkpoint", "loop-indexing"):
         assert "needs Python stacks" in blind.not_judged[rule].reason
-    assert sum(blind.summary["buckets"].values()) == blind.summary["window_ns"]
-    assert blind.summary["buckets"]["unexplained"] > 0, "a long silence without stacks could be anything"
+    assert sum(blind.summary.buckets.values()) == blind.summary.window_ns
+    assert blind.summary.buckets["unexplained"] > 0, "a long silence without stacks could be anything"
 
 
 def test_a_rule_that_breaks_does_not_cost_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,7 +167,7 @@ def test_a_rule_that_breaks_does_not_cost_the_others(caplog: pytest.LogCaptureFi
     said = judge_trace(traces.open(RECORDED / "starved.json.gz"), rules=rules)
     assert said.findings[0].rule == "starved-input"
     assert isinstance(said.not_judged["broken"], Failed)
-    assert any("ZeroDivisionError" in warning for warning in said.summary["warnings"])
+    assert any("ZeroDivisionError" in warning for warning in said.summary.warnings)
     assert "broken" in caplog.text
 
 

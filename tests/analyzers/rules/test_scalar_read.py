@@ -37,7 +37,7 @@ def gpu_steps(*, blocked_us: int, idle_us: int, steps: int = 4, reads: bool = Tr
 
 def scalar_reads(made: MadeTrace, folder: Path, rule: str = "synchronous-scalar-read") -> list[Finding]:
     said = judge_trace(made.read(folder))
-    assert sum(said.summary["buckets"].values()) == said.summary["window_ns"]
+    assert sum(said.summary.buckets.values()) == said.summary.window_ns
     return [finding for finding in said.findings if finding.rule == rule]
 
 
@@ -48,7 +48,7 @@ def test_a_read_costs_the_gap_that_it_leaves(tmp_path: Path) -> None:
     assert finding.place == "train.py:10 (main)"
     assert "aten::item" in finding.title
     gap = finding.evidence[0]
-    assert (gap["end_ns"] - gap["start_ns"]) == 200_000
+    assert (gap.end_ns - gap.start_ns) == 200_000
 
 
 def test_a_read_costs_no_more_than_the_host_was_blocked(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_a_read_costs_no_more_than_the_host_was_blocked(tmp_path: Path) -> None:
 
 def test_the_bucket_is_the_claim(tmp_path: Path) -> None:
     said = judge_trace(gpu_steps(blocked_us=50, idle_us=300).read(tmp_path))
-    assert said.summary["buckets"]["host_sync"] == said.findings[0].claims.measure_ns
-    assert said.summary["buckets"]["host"] + said.summary["buckets"]["unexplained"] > 0
+    assert said.summary.buckets["host_sync"] == said.findings[0].claims.measure_ns
+    assert said.summary.buckets["host"] + said.summary.buckets["unexplained"] > 0
 
 
 def test_an_explicit_synchronisation_is_named_as_such(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_reads_on_a_cpu_wait_for_nothing(tmp_path: Path) -> None:
 def test_the_worst_gap_lies_in_its_step(tmp_path: Path) -> None:
     [finding] = scalar_reads(gpu_steps(blocked_us=400, idle_us=200), tmp_path)
     gap = finding.evidence[0]
-    assert gap["step"] in range(4)
-    assert at(0) < gap["start_ns"] < gap["end_ns"] < at(5 * STEP_US)
-    assert gap["lanes"][0]["spans"][0]["name"] == "gemm"
+    assert gap.step in range(4)
+    assert at(0) < gap.start_ns < gap.end_ns < at(5 * STEP_US)
+    assert gap.lanes[0].spans[0].name == "gemm"
 
 
 @pytest.mark.parametrize("name", ["hipStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"])

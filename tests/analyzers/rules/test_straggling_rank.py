@@ -8,15 +8,16 @@ import pytest
 from gpu_job import MS, US, GpuJob
 from rule_jobs import work
 
+from tightship_analyzers.analysis.engine import apply_rules
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.analysis.judge import judge_ranks
-from tightship_analyzers.analysis.rank_analysis import Wanted
+from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.ranks.arrivals import collective_arrivals
 from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
+from tightship_analyzers.rules.catalogue import RANK_RULES
 from tightship_analyzers.rules.communication.straggling_rank import MIN_STEPS
 from tightship_platform.results.not_applicable import NotApplicable
 
@@ -56,6 +57,10 @@ def skew_of(folder: Path, late: dict[int, int], steps: int = STEPS, collectives:
     return skew
 
 
+def judge_ranks(ranks: RankComparison) -> list[Finding]:
+    return apply_rules(RANK_RULES, lambda rule: rule.judge(ranks), "ranks")[0]
+
+
 def findings(folder: Path, late: dict[int, int], steps: int = STEPS) -> list[Finding]:
     step_ns = dict.fromkeys(range(RANKS), 3 * MS)
     return judge_ranks(RankComparison(skew=skew_of(folder, late, steps), step_ns=step_ns))
@@ -66,7 +71,7 @@ def test_the_late_rank_is_found_and_priced(tmp_path: Path) -> None:
     assert (finding.rule, finding.rank, finding.place) == ("straggling-rank", 2, "rank 2")
     assert finding.saving.value == pytest.approx(LATE_NS, rel=0.01)
     assert finding.saving.low == 0 <= finding.saving.value <= finding.saving.high
-    assert "6 of 6 collectives" in finding.evidence[0]["text"]
+    assert "6 of 6 collectives" in finding.evidence[0].text
 
 
 def test_ranks_that_are_late_in_turn_are_no_finding(tmp_path: Path) -> None:
@@ -104,10 +109,14 @@ def test_analyze_names_it_for_a_folder_of_ranks(tmp_path: Path) -> None:
     for rank in range(RANKS):
         (tmp_path / f"rank{rank}.json").write_bytes(job_of(rank, dict.fromkeys(range(STEPS), 2)).text())
     result = analyze_paths([str(tmp_path)])
-    [(finding, worst)] = [pair for pair in result.findings if pair[0].rule == "straggling-rank"]
-    assert worst.rank == 2
+    [finding] = [one for one in result.findings if one.rule == "straggling-rank"]
+    assert finding.rank == 2 and finding.of_ranks
     assert finding.saving.value == pytest.approx(LATE_NS, rel=0.01)
-    step_ns = worst.verdict.summary["step_ns"]["mean"]
+    assert result.across_ranks is not None
+    [late] = [row.late_by_step_ns for row in result.across_ranks.ranks if row.rank == 2]
+    assert late is not None and len(late) == result.across_ranks.steps
+    assert late == pytest.approx([LATE_NS] * len(late), rel=0.01)
+    step_ns = result.ranks[2].summary.step_ns.mean
     untraced = analyze_paths([str(tmp_path)], wanted=Wanted(untraced_step_ns=step_ns // 2))
-    [told] = [finding for finding, _ in untraced.findings if finding.rule == "straggling-rank"]
+    [told] = [finding for finding in untraced.findings if finding.rule == "straggling-rank"]
     assert told.saving.value == pytest.approx(LATE_NS / 2, rel=0.01), "in steps that nobody recorded"

@@ -65,7 +65,7 @@ def test_what_the_kernel_reads_at_once_decides(
     found = findings(tmp_path, sizes, kernel)
     assert bool(found) is counts
     if found:
-        assert f"{STEPS} products" in found[0].evidence[1]["text"]
+        assert f"{STEPS} products" in found[0].evidence[1].text
 
 
 def test_padding_cannot_beat_the_memory(tmp_path: Path) -> None:
@@ -100,6 +100,6 @@ def test_it_says_which_are_those_of_attention(tmp_path: Path) -> None:
         job.drain()
         job.step_of(begun)
     [finding] = judged(job, tmp_path)
-    texts = [entry.get("text", "") for entry in finding.evidence]
+    texts = [getattr(entry, "text", "") for entry in finding.evidence]
     assert any(text.startswith(f"{3 * STEPS} products") for text in texts)
     assert any(text.startswith(f"{2 * STEPS} of them of attention") for text in texts)

@@ -54,7 +54,7 @@ def test_the_same_recording_in_old_words_is_the_same(tmp_path: Path) -> None:
         assert [_comparable(row) for row in rows[name]] == [_comparable(row) for row in table], name
     assert len(before.annotations) == 6 * 4 and len(before.links) == 0
     judged, other = judge_trace(before), judge_trace(today)
-    assert judged.summary["buckets"] == other.summary["buckets"]
+    assert judged.summary.buckets == other.summary.buckets
     assert [finding.rule for finding in judged.findings] == [finding.rule for finding in other.findings]
     assert judged.findings[0].rule == "starved-input"
 
@@ -109,5 +109,5 @@ def test_what_workers_would_save_is_what_they_saved() -> None:
     before, after = (judge_trace(traces.open(TRACES / PAIR.format(workers))) for workers in (0, 4))
     starved = before.findings[0]
     assert starved.rule == "starved-input" and "starved-input" not in {one.rule for one in after.findings}
-    saved: Any = before.summary["step_ns"]["mean"] - after.summary["step_ns"]["mean"]
+    saved: Any = before.summary.step_ns.mean - after.summary.step_ns.mean
     assert starved.saving.value == pytest.approx(saved, rel=0.1)

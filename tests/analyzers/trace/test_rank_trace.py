@@ -109,7 +109,7 @@ def test_what_needs_a_host_says_so(path: Path) -> None:
     said = judge_trace(trace)
     assert not [one for one in said.not_judged.values() if isinstance(one, Failed)]
     assert said.not_judged["launch-bound"].reason.startswith("needs runtime calls")
-    assert sum(said.summary["buckets"].values()) == said.summary["window_ns"] == 2 * STEP_NS
+    assert sum(said.summary.buckets.values()) == said.summary.window_ns == 2 * STEP_NS
 
 
 def test_an_unknown_rank_is_one_line(path: Path) -> None:

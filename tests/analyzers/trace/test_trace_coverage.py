@@ -81,18 +81,18 @@ def test_steps_count_up_to_the_last_device_event(written: Written, kernels: int)
     assert read.covered_end_ns == (BASE_US + last_us) * 1000
     summary = judge_trace(read).summary
     # Steps reach from the end of one optimizer step to the next; the first whole one is the second of the file.
-    assert summary["steps"] == max(0, kernels - 2)
-    if summary["steps"]:
+    assert summary.steps == max(0, kernels - 2)
+    if summary.steps:
         # Whatever was cut away, none of it counts as idle time of the device.
-        assert summary["buckets"][Bucket.PRODUCTIVE.value] == summary["steps"] * KERNEL_US * 1000
-    assert summary["covered_frac"] == pytest.approx((last_us - 10) / (STEPS * STEP_US - 10))
-    assert "file is cut off" in summary["warnings"][0] and "cut off at byte" in summary["warnings"][1]
+        assert summary.buckets[Bucket.PRODUCTIVE.value] == summary.steps * KERNEL_US * 1000
+    assert summary.covered_frac == pytest.approx((last_us - 10) / (STEPS * STEP_US - 10))
+    assert "file is cut off" in summary.warnings[0] and "cut off at byte" in summary.warnings[1]
 
 
 def test_a_whole_file_is_judged_to_its_end(written: Written) -> None:
     read = trace.open(written(text([*host((MAIN,)), *device()])))
     assert not read.cut_off and read.covered_end_ns is None and read.covered_frac == 1.0
-    assert judge_trace(read).summary["steps"] == STEPS - 1 and read.warnings == []
+    assert judge_trace(read).summary.steps == STEPS - 1 and read.warnings == []
 
 
 def test_only_the_end_of_the_file_is_missing(written: Written) -> None:
@@ -119,9 +119,9 @@ def test_cut_off_before_the_device_is_not_a_job_on_the_cpu(written: Written, bef
     read = trace.open(written(whole[: whole.index(b"cuda_runtime")]))
     assert read.device_kind == "gpu" and read.covered_frac == 0.0
     verdict = judge_trace(read)
-    assert not verdict.findings and not verdict.summary["buckets"] and not verdict.summary["steps"]
-    assert verdict.summary["warnings"][0].startswith("nothing is judged: the file holds a header that names a device")
-    assert not any("please report" in line for line in verdict.summary["warnings"])
+    assert not verdict.findings and not verdict.summary.buckets and not verdict.summary.steps
+    assert verdict.summary.warnings[0].startswith("nothing is judged: the file holds a header that names a device")
+    assert not any("please report" in line for line in verdict.summary.warnings)
 
 
 def test_calls_without_device_events(written: Written) -> None:
@@ -129,8 +129,8 @@ def test_calls_without_device_events(written: Written) -> None:
     read = trace.open(written(text([*host(), *device(kernels=False)])))
     assert not read.cut_off and read.device_kind == "gpu" and read.device_name == "Tesla V100"
     verdict = judge_trace(read)
-    assert not verdict.findings and not verdict.summary["buckets"]
-    assert verdict.summary["warnings"][0] == (
+    assert not verdict.findings and not verdict.summary.buckets
+    assert verdict.summary.warnings[0] == (
         "nothing is judged: the file holds 6 calls that gave a device work, but no device events; "
         "its profiler recorded none"
     )
@@ -140,14 +140,14 @@ def test_a_job_on_the_cpu_of_a_machine_with_a_device(written: Written) -> None:
     read = trace.open(written(text([*host(), *device(call="cudaDeviceSynchronize", kernels=False)])))
     assert read.device_kind == "cpu" and read.device_name == "cpu" and read.covered_frac == 1.0
     summary = judge_trace(read).summary
-    assert summary["steps"] == STEPS - 1 and summary["warnings"] == []
+    assert summary.steps == STEPS - 1 and summary.warnings == []
 
 
 def test_a_cut_off_file_that_names_no_device(written: Written) -> None:
     whole = text(host(), schemaVersion=1)
     read = trace.open(written(whole[: len(whole) // 2]))
     assert read.device_kind == "cpu" and read.cut_off and read.covered_frac is None
-    assert "whether the job used a device is not known" in judge_trace(read).summary["warnings"][0]
+    assert "whether the job used a device is not known" in judge_trace(read).summary.warnings[0]
 
 
 @pytest.mark.parametrize("kernels", [0, 4])
@@ -212,7 +212,7 @@ def assert_parts_are_judged_as_parts(whole: bytes, written: Written, judged: dic
     """:param judged: size of a part → whether it holds enough of the device to be judged."""
     for size, enough in judged.items():
         summary = judge_trace(trace.open(written(whole[:size]))).summary
-        assert summary["device_kind"] == "gpu" and summary["covered_frac"] < 1.0
-        assert summary["device"].startswith("Tesla V100")
-        assert bool(summary["buckets"]) == enough
-        assert not any("please report" in line for line in summary["warnings"])
+        assert summary.device_kind == "gpu" and summary.covered_frac < 1.0
+        assert summary.device.startswith("Tesla V100")
+        assert bool(summary.buckets) == enough
+        assert not any("please report" in line for line in summary.warnings)

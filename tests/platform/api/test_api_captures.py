@@ -59,7 +59,7 @@ def test_from_the_request_to_the_file(served: Served, http: httpx.Client) -> Non
         assert got.headers["content-type"] == "application/gzip"
         assert now["ranks"][rank]["url"].endswith(f"/traces/{trace}/file")
     if served.settings.broker_url == "filesystem://":
-        assert queued(served) == [(ANALYZE_CAPTURE, [capture.key])]
+        assert queued(served) == [(ANALYZE_CAPTURE, [capture.key])] * 2, "one for each trace"
 
 
 def test_the_same_file_again_is_the_same_trace(served: Served, http: httpx.Client) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.trace.columns import Int8s, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.results.analysis.figures import CausedTime
 
 
 class Place(NamedTuple):
@@ -96,7 +97,7 @@ class Attributed:
             )
         ]
 
-    def as_rows(self, most: int | None = None) -> list[dict[str, Any]]:
+    def as_rows(self, most: int | None = None) -> list[CausedTime]:
         """For JSON, the largest first: one row for each cause and `place` (see `Place.__str__`; null: unknown), with
         the operator and the module where most of it was spent. They sum to `measure_ns` exactly.
 
@@ -110,14 +111,14 @@ class Attributed:
         if most is not None:
             ranked = _cut(ranked, most)
         return [
-            {
-                "cause": cause.word,
-                "place": text or None,
-                "frame": place.frame or None,
-                "operator": place.operator or None,
-                "module": place.module or None,
-                "ns": ns,
-            }
+            CausedTime(
+                cause=cause.word,
+                place=text or None,
+                frame=place.frame or None,
+                operator=place.operator or None,
+                module=place.module or None,
+                ns=ns,
+            )
             for (cause, text), (place, ns) in ranked
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -92,21 +92,6 @@ class FusionCandidates:
             for (module, run), total in found.items()
         ]
         return cls(tuple(sorted(rows, key=lambda row: (-row.saving_ns, row.module, row.ops))))
-
-    def as_list(self, limit: int = 20) -> list[dict[str, Any]]:
-        """Its part of what `tightship analyze --json` prints."""
-        return [
-            {
-                "module": row.module,
-                "modules": row.modules,
-                "ops": list(row.ops[:MOST_OPS_SHOWN]),
-                "length": len(row.ops),
-                "chains": row.chains,
-                "device_ns": row.device_ns,
-                "saving_ns": row.saving_ns,
-            }
-            for row in self.rows[:limit]
-        ]
 
 
 def _saving_ns(chain: list[OpWork], memory_bytes_per_s: float) -> int:

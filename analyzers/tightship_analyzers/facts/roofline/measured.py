@@ -131,36 +131,6 @@ class Roofline:
             kernel_ns=int(kernels.events.dur_ns[computes].sum()),
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Its part of what `tightship analyze --json` prints."""
-        return {
-            "device": self.device.id,
-            "mfu_frac": self.mfu_frac,
-            "window_ns": self.window_ns,
-            "devices": self.devices,
-            "kernel_ns": self.kernel_ns,
-            "known_ns": self.known_ns,
-            "families": [
-                {
-                    "family": row.family.value,
-                    "dtype": row.dtype or None,
-                    "calls": row.calls,
-                    "kernels": row.kernels,
-                    "device_ns": row.device_ns,
-                    "flops": row.flops,
-                    "bytes": row.bytes,
-                    "achieved_flops_per_s": row.achieved_flops_per_s,
-                    "attainable_flops_per_s": row.attainable_flops_per_s,
-                    "peak_flops_per_s": row.peak_flops_per_s,
-                    "achieved_bytes_per_s": row.achieved_bytes_per_s,
-                    "memory_bound_ns": row.memory_bound_ns,
-                    "least_ns": row.least_ns,
-                    "roof_frac": row.roof_frac,
-                }
-                for row in self.families
-            ],
-        }
-
 
 def _calls(facts: Facts, shapes: OpShapes, kernels: KernelOps, computes: np.ndarray[Any, Any]) -> list[OpWork]:
     ops, names = facts.trace.host_ops, facts.trace.names

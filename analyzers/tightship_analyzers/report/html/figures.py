@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
-from tightship_analyzers.analysis.rank_figures import Figures
-from tightship_analyzers.findings.model import Evidence
 from tightship_analyzers.report.gap_lanes import said_of
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Content, Markup, element, table
@@ -20,9 +17,9 @@ from tightship_analyzers.report.sentences import (
     step_words,
     whole_of,
 )
-from tightship_platform.results.codec import decode
+from tightship_platform.results.analysis.rank import RankAnalysis, RankFigures
+from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Gap
-from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.text import label
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 
@@ -36,14 +33,14 @@ MOST_RANKS_OPEN = 2
 """Up to this many ranks show their figures at once; of more, each is folded."""
 
 
-def gaps_section(result: OfflineResult) -> list[Markup]:
+def gaps_section(result: RunAnalysis) -> list[Markup]:
     """Why the device idles, and its longest waits, whatever a rule says of them."""
     rows = _one_of_each_cause([(one, gap) for one in result.ranks for gap in one.gaps])
     several = len(result.ranks) > 1
     one = least_productive(result)
     idle = idle_rows(one)
-    summary = one.verdict.summary
-    window, steps = summary["window_ns"] or 1, summary["steps"]
+    summary = one.summary
+    window, steps = summary.window_ns or 1, summary.steps
     idle_ns = sum(ns for _, _, ns in idle)
     cells: list[list[Content]] = [
         [cause, element("code", place), format_frac(ns / window), format_ns(ns // (steps or 1))]
@@ -60,29 +57,29 @@ def gaps_section(result: OfflineResult) -> list[Markup]:
         parts += [element("p", said) for said in (graph_words(one),) if said]
     for owner, gap in rows[:MOST_GAPS]:
         where = f"rank {owner.rank}, {step_words(owner, gap)}" if several else step_words(owner, gap)
-        where += f", {gap['place']}" if gap.get("place") else ""
-        title = f"{said_of(decode(Gap, gap), format_ns(gap['end_ns'] - gap['start_ns']))} ({where})"
-        parts.append(element("figure", [element("figcaption", title), drawing(decode(Gap, gap))]))
+        where += f", {gap.place}" if gap.place else ""
+        title = f"{said_of(gap, format_ns(gap.end_ns - gap.start_ns))} ({where})"
+        parts.append(element("figure", [element("figcaption", title), drawing(gap)]))
     return parts
 
 
-def _one_of_each_cause(rows: list[tuple[OfflineRank, Evidence]]) -> list[tuple[OfflineRank, Evidence]]:
+def _one_of_each_cause(rows: list[tuple[RankAnalysis, Gap]]) -> list[tuple[RankAnalysis, Gap]]:
     """The longest of each cause, then the others by length: five drawings of one cause tell little more than one."""
-    rows = sorted(rows, key=lambda row: row[1]["start_ns"] - row[1]["end_ns"])
+    rows = sorted(rows, key=lambda row: row[1].start_ns - row[1].end_ns)
     firsts: dict[Any, int] = {}
     for number, (_, gap) in enumerate(rows):
-        firsts.setdefault(gap["cause"], number)
+        firsts.setdefault(gap.cause, number)
     order = [*firsts.values(), *(number for number in range(len(rows)) if number not in firsts.values())]
     return [rows[number] for number in order]
 
 
-def across_section(result: OfflineResult) -> list[Markup]:
+def across_section(result: RunAnalysis) -> list[Markup]:
     """Ranks side by side; nothing for a single one."""
     if len(result.ranks) < 2:
         return []
-    across = result.across
-    if isinstance(across, NotApplicable):
-        return [element("p", f"The ranks were not compared: {across.reason}.", class_="quiet")]
+    across = result.across_ranks
+    if across is None:
+        return [element("p", f"The ranks were not compared: {result.not_compared}.", class_="quiet")]
     steps = across.steps or 1
     ranks: list[list[Content]] = [
         [
@@ -96,7 +93,7 @@ def across_section(result: OfflineResult) -> list[Markup]:
         for row in across.ranks
     ]
     head = ("rank", "came last", "others waited", "run waited for it alone", "waited itself", "of that exposed")
-    uneven = sorted(across.collectives, key=lambda row: -row.skew_ns)[:MOST_COLLECTIVES]
+    uneven = across.worst[:MOST_COLLECTIVES]
     collectives: list[list[Content]] = [
         [label(row.name, KERNEL_CHARS), row.number, row.first_rank, row.last_rank, format_ns(row.skew_ns)]
         for row in uneven
@@ -104,7 +101,7 @@ def across_section(result: OfflineResult) -> list[Markup]:
     return [
         element(
             "p",
-            f"From {plural(len(across.collectives), 'collective')} that the ranks share; times are "
+            f"From {plural(across.collectives, 'collective')} that the ranks share; times are "
             f"{'per step' if across.steps else 'totals'}. What others waited is device time summed over them.",
             class_="quiet",
         ),
@@ -114,7 +111,7 @@ def across_section(result: OfflineResult) -> list[Markup]:
     ]
 
 
-def device_section(result: OfflineResult) -> list[Markup]:
+def device_section(result: RunAnalysis) -> list[Markup]:
     """The exact figures of each rank."""
     many = len(result.ranks) > MOST_RANKS_OPEN
     parts = []
@@ -128,42 +125,42 @@ def device_section(result: OfflineResult) -> list[Markup]:
     return parts
 
 
-def _device(one: OfflineRank) -> list[Markup]:
+def _device(one: RankAnalysis) -> list[Markup]:
     figures = one.figures
-    time, shared = figures["temporal"], figures["overlap"]
+    time, shared = figures.temporal, figures.overlap
     if time is None:
         return []
-    span = time["kernel_span_ns"] or 1
+    span = time.kernel_span_ns or 1
     said = ", ".join(
-        f"{format_frac(time[key] / span)} {word}"
-        for key, word in (("compute_ns", "computing"), ("non_compute_ns", "moving data"), ("idle_ns", "idle"))
+        f"{format_frac(ns / span)} {word}"
+        for ns, word in ((time.compute_ns, "computing"), (time.non_compute_ns, "moving data"), (time.idle_ns, "idle"))
     )
-    lines = [f"From the first to the last device event, {format_ns(time['kernel_span_ns'])}: {said}."]
-    if shared["comm_ns"]:
+    lines = [f"From the first to the last device event, {format_ns(time.kernel_span_ns)}: {said}."]
+    if shared is not None and shared.comm_ns:
         lines.append(
-            f"Communication ran {format_ns(shared['comm_ns'])}, {format_frac(shared['frac'])} of it while it computed."
+            f"Communication ran {format_ns(shared.comm_ns)}, {format_frac(shared.frac)} of it while it computed."
         )
     idle: list[list[Content]] = [
         [
-            f"{row['device']}/{row['stream']}",
-            row["events"],
-            format_ns(row["host_wait_ns"]),
-            format_ns(row["kernel_wait_ns"]),
-            format_ns(row["other_ns"]),
+            f"{row.device}/{row.stream}",
+            row.events,
+            format_ns(row.host_wait_ns),
+            format_ns(row.kernel_wait_ns),
+            format_ns(row.other_ns),
         ]
-        for row in figures["idle_by_stream"]
+        for row in figures.idle_by_stream
     ]
     kernels: list[list[Content]] = [
         [
-            label(row["name"], KERNEL_CHARS),
-            row["type"],
-            row["count"],
-            format_ns(row["sum_ns"]),
-            format_ns(round(row["mean_ns"])),
+            label(row.name, KERNEL_CHARS),
+            row.type,
+            row.count,
+            format_ns(row.sum_ns),
+            format_ns(round(row.mean_ns)),
         ]
-        for row in figures["kernels"][:MOST_KERNELS]
+        for row in figures.kernels[:MOST_KERNELS]
     ]
-    more = len(figures["kernels"]) - len(kernels)
+    more = len(figures.kernels) - len(kernels)
     return [
         element("p", " ".join(lines)),
         table(
@@ -177,32 +174,32 @@ def _device(one: OfflineRank) -> list[Markup]:
     ]
 
 
-def _calls(figures: Figures) -> list[Markup]:
+def _calls(figures: RankFigures) -> list[Markup]:
     """Launch calls, and copies with the rate that they reached."""
-    launches, parts = figures["launches"], []
+    launches, parts = figures.launches, []
     if launches is not None:
         calls: list[list[Content]] = [
             [
-                label(row["call"], KERNEL_CHARS),
-                row["host"]["count"],
-                format_ns(round(row["host"]["mean_ns"])),
-                format_ns(round(row["delay"]["mean_ns"])),
-                format_ns(round(row["device"]["mean_ns"])),
+                label(row.call, KERNEL_CHARS),
+                row.host.count,
+                format_ns(round(row.host.mean_ns)),
+                format_ns(round(row.delay.mean_ns)),
+                format_ns(round(row.device.mean_ns)),
             ]
-            for row in launches["by_call"]
+            for row in launches.by_call
         ]
         head = ("call", "count", "mean call", "mean delay", "mean of its work")
         parts.append(table(head, calls, caption="What launched the work"))
     copied: list[list[Content]] = [
         [
-            row["type"],
-            row["count"],
-            format_ns(row["sum_ns"]),
-            format_bytes(row["bytes"]),
-            "–" if row["gbps"] is None else f"{row['gbps']:,.1f} GB/s",
-            row["pageable"],
+            row.type,
+            row.count,
+            format_ns(row.sum_ns),
+            format_bytes(row.bytes),
+            "–" if row.gbps is None else f"{row.gbps:,.1f} GB/s",
+            row.pageable,
         ]
-        for row in figures["copies"]
+        for row in figures.copies
     ]
     if copied:
         names = ("copies", "count", "time", "bytes", "rate", "of pageable memory")
@@ -210,45 +207,45 @@ def _calls(figures: Figures) -> list[Markup]:
     return parts
 
 
-def roofline_section(result: OfflineResult) -> list[Markup]:
+def roofline_section(result: RunAnalysis) -> list[Markup]:
     """What kernels achieved against the device's roof, and chains that could be one kernel."""
     one = least_productive(result)
-    roof = one.figures["roofline"]
-    if roof is None or not roof["families"]:
+    roof = one.figures.roofline
+    if roof is None or not roof.families:
         return []
     rows: list[list[Content]] = [
         [
-            f"{row['family']} {row['dtype'] or 'integers'}",
-            row["kernels"],
-            format_ns(row["device_ns"]),
+            f"{row.family} {row.dtype or 'integers'}",
+            row.kernels,
+            format_ns(row.device_ns),
             *rates_of(row),
-            format_frac(row["roof_frac"]),
+            format_frac(row.roof_frac),
         ]
-        for row in roof["families"]
+        for row in roof.families
     ]
-    known = format_frac(roof["known_ns"] / roof["kernel_ns"]) if roof["kernel_ns"] else "–"
+    known = format_frac(roof.known_ns / roof.kernel_ns) if roof.kernel_ns else "–"
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
     said = (
-        f"Of the window's peak FLOPs on {roof['device']}{whose} {format_frac(roof['mfu_frac'])} were used. "
+        f"Of the window's peak FLOPs on {roof.device}{whose} {format_frac(roof.mfu_frac)} were used. "
         f"Work is known of {known} of kernel time; attainable is what memory and arithmetic allow for it."
     )
-    if (steps := one.verdict.summary["steps"]) > 1:
+    if (steps := one.summary.steps) > 1:
         said += f" Times are of all {steps} steps together."
     parts = [
         element("p", said),
         table(("kernels", "count", "time", "achieved", "attainable", "of the roof"), rows, caption="Roofline"),
     ]
-    chains = [chain for chain in one.figures["fusion_candidates"] or [] if chain["saving_ns"]][:MOST_CHAINS]
+    chains = [chain for chain in one.figures.fusion_candidates or [] if chain.saving_ns][:MOST_CHAINS]
     if chains:
         parts.append(element("h3", "Chains of kernels that could be one"))
         parts.append(element("ul", [element("li", chain_words(chain)) for chain in chains]))
     return parts
 
 
-def notes_section(result: OfflineResult) -> list[Markup]:
+def notes_section(result: RunAnalysis) -> list[Markup]:
     """What was not judged, and what was wrong with files."""
     lines = not_judged_words(result)
     for one in result.ranks:
-        lines += [f"{one.source}: {warning}" for warning in one.verdict.summary["warnings"]]
+        lines += [f"{one.source}: {warning}" for warning in one.summary.warnings]
     lines += [f"Skipped: {line}" for line in result.skipped] + [f"Not read: {line}" for line in result.failed]
     return [element("ul", [element("li", line) for line in lines], class_="quiet")] if lines else []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
-from tightship_analyzers.findings.model import Evidence, Finding
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Content, Markup, element
 from tightship_analyzers.report.sentences import (
@@ -14,14 +12,16 @@ from tightship_analyzers.report.sentences import (
     together_words,
     unclaimed_words,
 )
-from tightship_platform.results.codec import decode
-from tightship_platform.results.evidence import Gap
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.evidence import Change, Fact, Gap
 from tightship_platform.units import format_ns
 
 CODE_CHARS = 4000
 
 
-def findings_section(result: OfflineResult) -> list[Markup]:
+def findings_section(result: RunAnalysis) -> list[Markup]:
     """All findings, the largest share first, or that there is none."""
     unclaimed = unclaimed_words(result)
     rest = [element("p", unclaimed)] if unclaimed else []
@@ -32,8 +32,8 @@ def findings_section(result: OfflineResult) -> list[Markup]:
     parts = [
         element("p", steps_words(result), class_="quiet"),
         *(
-            _finding(number, finding, by_rank[one.rank], several=several)
-            for number, (finding, one) in enumerate(result.findings, start=1)
+            _finding(number, finding, by_rank[finding.rank], several=several)
+            for number, finding in enumerate(result.findings, start=1)
         ),
     ]
     if together := together_words(result):
@@ -41,14 +41,14 @@ def findings_section(result: OfflineResult) -> list[Markup]:
     return parts + rest
 
 
-def _finding(number: int, finding: Finding, one: OfflineRank, *, several: bool) -> Markup:
+def _finding(number: int, finding: TraceFinding, one: RankAnalysis, *, several: bool) -> Markup:
     rows: list[tuple[str, Content]] = []
-    if finding.place:
+    if finding.where:
         worst = f", worst on rank {one.rank}" if several else ""
-        rows.append(("where", [element("code", finding.place), worst]))
+        rows.append(("where", [element("code", finding.where), worst]))
     rows.append(("fix", finding.fix))
     rows.append(("saves", saving_words(finding)))
-    facts = [str(row["text"]) for row in finding.evidence if row["kind"] == "fact"]
+    facts = [row.text for row in finding.evidence if isinstance(row, Fact)]
     if facts:
         rows.append(("because", element("ul", [element("li", said) for said in facts], class_="evidence")))
     listed = [part for name, value in rows for part in (element("dt", name), element("dd", value))]
@@ -57,20 +57,20 @@ def _finding(number: int, finding: Finding, one: OfflineRank, *, several: bool) 
         [
             element("h3", [f"{number}. {finding.title} ", element("span", finding.rule, class_="quiet")]),
             element("dl", listed),
-            *(_change(row) for row in finding.evidence if row["kind"] == "change"),
-            *(_gap(row, one) for row in finding.evidence if row["kind"] == "gap"),
+            *(_change(row) for row in finding.evidence if isinstance(row, Change)),
+            *(_gap(row, one) for row in finding.evidence if isinstance(row, Gap)),
         ],
     )
 
 
-def _change(row: Evidence) -> Markup:
+def _change(row: Change) -> Markup:
     return element(
         "div",
         [
             element("p", "as it is", class_="quiet"),
-            element("pre", _code(row["before"])),
+            element("pre", _code(row.before)),
             element("p", "as it should be", class_="quiet"),
-            element("pre", _code(row["after"])),
+            element("pre", _code(row.after)),
         ],
     )
 
@@ -80,7 +80,7 @@ def _code(value: object) -> list[Markup]:
     return [part for line in lines for part in (element("span", line), Markup("\n"))]
 
 
-def _gap(row: Evidence, one: OfflineRank) -> Markup:
-    long = format_ns(row["end_ns"] - row["start_ns"])
+def _gap(row: Gap, one: RankAnalysis) -> Markup:
+    long = format_ns(row.end_ns - row.start_ns)
     said = f"The worst stretch, {step_words(one, row)}: {long}, shaded; times count from its begin."
-    return element("figure", [drawing(decode(Gap, row)), element("figcaption", said, class_="quiet")])
+    return element("figure", [drawing(row), element("figcaption", said, class_="quiet")])

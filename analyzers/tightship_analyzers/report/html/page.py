@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import resources
 
-from tightship_analyzers.analysis.from_files import OfflineRank, OfflineResult
 from tightship_analyzers.report.html.figures import (
     across_section,
     device_section,
@@ -24,6 +23,8 @@ from tightship_analyzers.report.sentences import (
     uncovered_words,
     whole_of,
 )
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket
 
@@ -31,7 +32,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 """Nothing is loaded and nothing runs, whatever a name in a trace says."""
 
 
-def page(result: OfflineResult) -> str:
+def page(result: RunAnalysis) -> str:
     """The whole document; the same result gives the same bytes."""
     sections = [
         ("where", _went(result.ranks[0]), _where(result)),
@@ -59,7 +60,7 @@ def page(result: OfflineResult) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{text(head)}</head><body>{text(body)}</body></html>\n'
 
 
-def _header(result: OfflineResult) -> list[Markup]:
+def _header(result: RunAnalysis) -> list[Markup]:
     warning = devices_differ(result)
     said = [
         element("p", _traces(result), class_="quiet"),
@@ -79,19 +80,19 @@ def _section(name: str, title: str, content: Content) -> Markup:
     )
 
 
-def _traces(result: OfflineResult) -> str:
+def _traces(result: RunAnalysis) -> str:
     if len(result.ranks) == 1:
         return result.ranks[0].source
     return f"{plural(len(result.ranks), 'rank')}: {result.ranks[0].source} …"
 
 
-def _where(result: OfflineResult) -> list[Markup]:
+def _where(result: RunAnalysis) -> list[Markup]:
     if len(result.ranks) == 1:
         return _one(result.ranks[0])
     rows: list[list[Content]] = [
         [
             one.rank,
-            steps_of(one.verdict.summary),
+            steps_of(one.summary),
             _bar(one),
         ]
         for one in result.ranks
@@ -104,13 +105,13 @@ def _where(result: OfflineResult) -> list[Markup]:
     ]
 
 
-def _one(one: OfflineRank) -> list[Markup]:
-    summary = one.verdict.summary
-    total, steps = summary["window_ns"] or 1, summary["steps"] or 1
+def _one(one: RankAnalysis) -> list[Markup]:
+    summary = one.summary
+    total, steps = summary.window_ns or 1, summary.steps or 1
     rows: list[list[Content]] = [
         [_swatch(part), format_frac(ns / total), format_ns(ns // steps)] for part, ns in losses_first(one)
     ]
-    head = ("", "share", "a step" if summary["steps"] else "in all")
+    head = ("", "share", "a step" if summary.steps else "in all")
     return [
         element("p", f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}."),
         _bar(one),
@@ -118,7 +119,7 @@ def _one(one: OfflineRank) -> list[Markup]:
     ]
 
 
-def _went(one: OfflineRank) -> str:
+def _went(one: RankAnalysis) -> str:
     return f"Where the {whole_of(one)} went"
 
 
@@ -126,8 +127,8 @@ def _swatch(part: str) -> Markup:
     return element("span", [element("i", None, class_=f"mark {part}"), f"{part.replace('_', ' ')} "])
 
 
-def _bar(one: OfflineRank) -> Markup:
-    total, divided = one.verdict.summary["window_ns"] or 1, one.verdict.summary["buckets"]
+def _bar(one: RankAnalysis) -> Markup:
+    total, divided = one.summary.window_ns or 1, one.summary.buckets
     # In one order for all ranks, so that they can be compared.
     parts = [
         (part.value, divided[part] / total, f"{part.replace('_', ' ')}: {format_frac(divided[part] / total)}")

@@ -40,10 +40,11 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, is_worth, one_place, portion, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Evidence, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
 from tightship_analyzers.trace.op_table.op_types import POINT_TO_POINT
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.text import shown
 
 MIN_STEP_FRAC = 0.10

@@ -49,9 +49,10 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.indexed_loops import MIN_REPEATS, IndexedLoops, Loop
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import in_window
-from tightship_analyzers.findings.evidence import Evidence, change, fact, timeline
+from tightship_analyzers.findings.evidence import change, fact, timeline
 from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.trace.intervals import Intervals, union_of
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 

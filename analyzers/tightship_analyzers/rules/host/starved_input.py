@@ -47,10 +47,11 @@ from tightship_analyzers.facts.program.frames import ThreadFrames, place_of
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import in_window, moved, share_of, time_of, unit_of, within_window
-from tightship_analyzers.findings.evidence import Evidence, change, fact, worst_gap
+from tightship_analyzers.findings.evidence import change, fact, worst_gap
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import format_frac, plural
 
 MIN_STEP_FRAC = 0.05

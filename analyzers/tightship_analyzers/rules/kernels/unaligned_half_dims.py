@@ -57,10 +57,11 @@ from tightship_analyzers.findings.claim import (
     time_of,
     within_window,
 )
-from tightship_analyzers.findings.evidence import Evidence, change, fact
+from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, Rule, Scope
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.model import Int64s
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02

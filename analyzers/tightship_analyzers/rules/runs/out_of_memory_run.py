@@ -50,9 +50,10 @@ from __future__ import annotations
 
 from tightship_analyzers.facts.run.held_idle import RunHistory
 from tightship_analyzers.facts.run.memory import Lack, RunEnd
-from tightship_analyzers.findings.evidence import Evidence, fact
+from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
 from tightship_analyzers.rules.runs.plan_advice import plan_evidence, plan_fix
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, Method
 

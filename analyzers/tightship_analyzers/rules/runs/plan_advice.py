@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
-Evidence = dict[str, Any]
+from tightship_platform.results.evidence import PlanAdvice
 
 
 def plan_command(workflow: str) -> str:
@@ -21,6 +20,6 @@ def plan_fix(workflow: str) -> str:
     )
 
 
-def plan_evidence(workflow: str) -> Evidence:
+def plan_evidence(workflow: str) -> PlanAdvice:
     """Where the plan comes from; pages link it to *Will it fit, and how fast?*."""
-    return {"kind": "plan", "workflow": workflow, "command": plan_command(workflow)}
+    return PlanAdvice(workflow=workflow, command=plan_command(workflow))

@@ -69,8 +69,8 @@ async def put_trace(
     artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt)
     store = await run_in_threadpool(_open_store, database, settings)
     stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
-    trace_id, completed = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt)
-    if completed:
+    trace_id, due = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt)
+    for _ in range(due):
         await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
     return Answer(TraceReceived(trace=trace_id))
 
@@ -128,10 +128,11 @@ def _record(
     pid: int,
     host: str,
     attempt: int | None,
-) -> tuple[int, bool]:
+) -> tuple[int, int]:
+    """The id of the trace, and how many traces of a capture that is now complete wait for their analysis."""
     with database.session() as session:
         result = files.record(session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt)
-        return result.trace.id, result.completed
+        return result.trace.id, capture_flow.count_waiting(session, key) if result.completed else 0
 
 
 @router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_class=TraceFile)

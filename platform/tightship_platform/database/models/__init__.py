@@ -2,7 +2,14 @@
 
 from tightship_platform.database.models.access import Audit, Token
 from tightship_platform.database.models.base import Base
-from tightship_platform.database.models.captures import Capture, CaptureSchedule, Installation, Trace
+from tightship_platform.database.models.captures import (
+    Capture,
+    CaptureAnalysis,
+    CaptureSchedule,
+    Installation,
+    RankPart,
+    Trace,
+)
 from tightship_platform.database.models.findings import Action, Finding, Opportunity, Plan, Verification
 from tightship_platform.database.models.inventory import Device, Host
 from tightship_platform.database.models.metrics import HostSample, RemovedDay, Rollup, RunSample, Sample, StepStat
@@ -15,6 +22,7 @@ __all__ = [
     "Audit",
     "Base",
     "Capture",
+    "CaptureAnalysis",
     "CaptureSchedule",
     "Device",
     "Finding",
@@ -24,6 +32,7 @@ __all__ = [
     "Opportunity",
     "Plan",
     "PlanRequest",
+    "RankPart",
     "RemovedDay",
     "Rollup",
     "Run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
@@ -79,10 +79,39 @@ class Trace(Base):
     error: Mapped[str | None] = mapped_column(Text)
     """Why the analysis of this file failed."""
     summary: Mapped[json_dict]
-    """What the analysis found: see tightship_analyzers.analysis.summary."""
+    """What the analysis found: `results.analysis.rank.TraceSummary`."""
+    analysis_attempts: Mapped[int] = mapped_column(Integer, server_default="0")
+    """How often its analysis was begun."""
+    analysis_lease_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """Until when a worker is expected to give a sign of life; null: none has begun."""
 
     run: Mapped[Run] = relationship()
     capture: Mapped[Capture | None] = relationship(back_populates="traces")
+
+
+class RankPart(Base):
+    """What a rank's trace adds to the analysis of its capture, kept until the ranks are joined."""
+
+    __tablename__ = "rank_part"
+
+    trace_id: Mapped[int] = mapped_column(ForeignKey("trace.id", ondelete="CASCADE"), primary_key=True)
+    catalogue: Mapped[str] = mapped_column(String(64))
+    """Version of the analyzers and their rules."""
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    """See `results.packed`."""
+
+
+class CaptureAnalysis(Base):
+    """The analysis of a capture, whole."""
+
+    __tablename__ = "capture_analysis"
+
+    capture_id: Mapped[int] = mapped_column(ForeignKey("capture.id", ondelete="CASCADE"), primary_key=True)
+    catalogue: Mapped[str] = mapped_column(String(64))
+    """Version of the analyzers and their rules."""
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    """A `results.analysis.run.RunAnalysis`, see `results.packed`."""
+    created_ns: Mapped[ns]
 
 
 class Installation(Base):

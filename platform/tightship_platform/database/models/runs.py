@@ -61,6 +61,10 @@ class Run(Base):
     """When the account was last computed; null: never, or something arrived since that changes it."""
     judged_ns: Mapped[int | None] = mapped_column(BigInteger)
     """The `accounted_ns` that the rules on samples last looked at; null: they have not."""
+    trouble: Mapped[str | None] = mapped_column(Text)
+    """Why its account or its judgement failed the last time, one line; null: it did not."""
+    trouble_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """When that was; it is tried again later."""
 
     workflow: Mapped[Workflow] = relationship(back_populates="runs")
     allocations: Mapped[list[Allocation]] = relationship(back_populates="run")

@@ -97,7 +97,7 @@ def assert_conserved(trace: Trace) -> Facts:
     for counted in (trace, without_last_step(trace)):
         span = temporal_breakdown(counted)
         if not isinstance(span, NotApplicable):
-            assert sum(row["ns"] for row in idle.of_kernel_span(counted).as_rows()) == span.idle_ns
+            assert sum(row.ns for row in idle.of_kernel_span(counted).as_rows()) == span.idle_ns
             assert_sound(idle.of_kernel_span(counted))
     exposed = facts.get(ExposedCommunication)
     if not isinstance(exposed, NotApplicable):

@@ -9,6 +9,7 @@ from device_trace import DeviceTrace, moment
 
 from tightship_analyzers.facts.idle.causes import Attributed, Cause, ExposedCommunication, IdleCauses, Place
 from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_platform.results.analysis.figures import CausedTime
 
 STEP_NS = 1_000_000
 GAP = (200_000, 700_000)
@@ -271,28 +272,28 @@ class TestRows:
     def test_one_row_for_each_cause_and_place(self, tmp_path: Path) -> None:
         idle = self.made().idle(tmp_path)
         rows = idle.as_rows()
-        assert sum(row["ns"] for row in rows) == idle.measure_ns
-        assert {row["place"]: row["ns"] for row in rows} == {
+        assert sum(row.ns for row in rows) == idle.measure_ns
+        assert {row.place: row.ns for row in rows} == {
             "train.py:50 (main)": 300_000,
             "model.py:0 (f)": 60_000,
             "model.py:1 (f)": 60_000,
             "model.py:2 (f)": 40_000,
             "model.py:3 (f)": 40_000,
         }
-        last = next(row for row in rows if row["place"] == "model.py:3 (f)")
-        assert last == {
-            "cause": "host_dispatch",
-            "place": "model.py:3 (f)",
-            "frame": "model.py:3 (f)",
-            "operator": "op7",
-            "module": "Layer_7",
-            "ns": 40_000,
-        }
+        last = next(row for row in rows if row.place == "model.py:3 (f)")
+        assert last == CausedTime(
+            cause="host_dispatch",
+            place="model.py:3 (f)",
+            frame="model.py:3 (f)",
+            operator="op7",
+            module="Layer_7",
+            ns=40_000,
+        )
 
     def test_what_is_beyond_the_limit_is_one_row_of_its_cause(self, tmp_path: Path) -> None:
         idle = self.made().idle(tmp_path)
         rows = idle.as_rows(most=2)
-        assert [(row["place"], row["ns"]) for row in rows] == [
+        assert [(row.place, row.ns) for row in rows] == [
             ("train.py:50 (main)", 300_000),
             (None, 140_000),
             ("model.py:0 (f)", 60_000),

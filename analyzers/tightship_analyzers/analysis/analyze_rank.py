@@ -1,0 +1,136 @@
+"""Read and judge the trace file of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tightship_analyzers.analysis.engine import failures
+from tightship_analyzers.analysis.judge import judge_facts
+from tightship_analyzers.analysis.picked_steps import pick_step
+from tightship_analyzers.analysis.rank_figures import rank_figures
+from tightship_analyzers.analysis.rank_part import RankPart
+from tightship_analyzers.analysis.sources import open_source
+from tightship_analyzers.analysis.wanted import Wanted
+from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.window.steps import Steps
+from tightship_analyzers.findings.evidence import longest_gaps
+from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.metrics.step_filter import launched_between
+from tightship_analyzers.ranks.arrivals import collective_arrivals
+from tightship_analyzers.trace.blocks import Progress
+from tightship_analyzers.trace.model import Trace
+from tightship_platform.errors import TightshipError
+from tightship_platform.results.analysis.figures import FactCost
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.finding import FindingSaving
+from tightship_platform.text import shown
+
+UNKNOWN_RANK = -1
+
+
+class OtherRank(TightshipError):
+    """The file is of another rank than the one wanted."""
+
+    def __init__(self, source: str, rank: int | None) -> None:
+        self.rank = rank
+        super().__init__(f"{shown(source)} is of rank {rank}")
+
+
+def analyze_rank(
+    source: str, wanted: Wanted, progress: Progress | None = None, processes: int = 1, *, label: str | None = None
+) -> RankPart:
+    """Read and judge one file.
+
+    :param processes: that may read it, see `trace.open`.
+    :param label: how findings call the file, if not by `source`.
+    :raises OtherRank: it is not of the rank that is wanted.
+    :raises TightshipError: it cannot be read, holds no events, or has not the step that is wanted.
+    """
+    trace = open_source(source, progress, processes)
+    if wanted.rank is not None and trace.rank != wanted.rank:
+        raise OtherRank(source, trace.rank)
+    if not trace.events:
+        raise TightshipError(f"{shown(source, 200)} holds no event with a duration; record the job while it trains")
+    facts = Facts(trace)
+    if wanted.step is not None:
+        pick_step(facts, wanted.step)
+    return _part(facts, wanted, label or source)
+
+
+def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
+    trace, picked = facts.trace, wanted.step is not None
+    verdict = judge_facts(facts, untraced_step_ns=wanted.untraced_step_ns, rules=wanted.trace_rules())
+    steps = facts.find(Steps)
+    rank = UNKNOWN_RANK if trace.rank is None else trace.rank
+    figures = rank_figures(facts, all_steps=wanted.all_steps, only_steps=picked)
+    arrivals = collective_arrivals(_picked(facts) if picked else trace, None if steps is None else steps.bounds_ns)
+    gaps = longest_gaps(facts, wanted.gaps)
+    return RankPart(
+        analysis=RankAnalysis(
+            rank=rank,
+            source=label,
+            named=trace.rank is not None,
+            summary=verdict.summary,
+            figures=figures,
+            facts=_costs(facts),
+            gaps=gaps,
+        ),
+        findings=[public_finding(finding, label, rank) for finding in verdict.findings],
+        not_judged={rule: why.reason for rule, why in verdict.not_judged.items()},
+        failed_rules=failures(verdict.not_judged),
+        arrivals=arrivals,
+    )
+
+
+def public_finding(finding: Finding, trace: str, rank: int) -> TraceFinding:
+    """The public record of a finding, without the intervals that only the judging needs."""
+    saving = finding.saving
+    return TraceFinding(
+        rule=finding.rule,
+        title=finding.title,
+        trace=trace,
+        rank=rank,
+        of_ranks=finding.rank is not None,
+        where=finding.place,
+        fix=finding.fix,
+        saving=FindingSaving(
+            value=saving.value,
+            unit=finding.unit.value,
+            low=saving.low,
+            high=saving.high,
+            method=saving.method.value,
+            share_frac=finding.share_frac,
+        ),
+        evidence=list(finding.evidence),
+    )
+
+
+def with_rank(part: RankPart, rank: int) -> RankPart:
+    """The part of a file that does not name its rank, as this one."""
+    if part.analysis.rank == rank:
+        return part
+    return replace(
+        part,
+        analysis=replace(part.analysis, rank=rank),
+        findings=[replace(finding, rank=rank) for finding in part.findings],
+    )
+
+
+def _picked(facts: Facts) -> Trace:
+    steps = facts[Steps]
+    return launched_between(facts.trace, steps.start_ns, steps.end_ns)
+
+
+def _costs(facts: Facts) -> list[FactCost]:
+    known = facts.known()
+    rows = [
+        FactCost(
+            fact=name,
+            self_ns=cost.self_ns,
+            used_by=list(cost.used_by),
+            missing=found.reason if isinstance(found := known.get(name), NotApplicable) else None,
+        )
+        for name, cost in facts.costs.items()
+    ]
+    return sorted(rows, key=lambda row: -row.self_ns)

@@ -1,0 +1,35 @@
+"""What the traces of one run say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.skew import RankComparison
+
+VERSION = 1
+"""Of the form in which analyses are stored; one of another version is made again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAnalysis:
+    """The traces of a run's ranks, judged one by one and together."""
+
+    ranks: list[RankAnalysis]
+    """By rank."""
+    findings: list[TraceFinding]
+    """Each once, with the rank that loses most by it; the largest middle of low and high first."""
+    across_ranks: RankComparison | None
+    not_compared: str | None
+    """Why the ranks are not compared; null where they are."""
+    not_judged: dict[str, str]
+    """Rule → why it judged no rank's trace."""
+    failed_rules: list[str]
+    """Rules of these that broke on a trace: a defect of ours."""
+    skipped: list[str]
+    """Files of a folder that are no traces, one line each."""
+    failed: list[str]
+    """Traces that could not be read, one line each."""
+    rules: int
+    """How many rules were applied to each of the traces."""
