@@ -22,8 +22,8 @@ UNTYPED = "dict[str, Any]"
 MOST = {
     "tightship_platform": 4,
     "tightship_collectors": 2,
-    "tightship_analyzers": 63,
-    "tightship_dashboard": 31,
+    "tightship_analyzers": 51,
+    "tightship_dashboard": 3,
     "tightship_offload": 32,
 }
 """How often each package may still write it: what other libraries define (Plotly, AG Grid, OpenAPI, drivers) and rows

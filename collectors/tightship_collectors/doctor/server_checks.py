@@ -17,7 +17,7 @@ from tightship_platform.client import ANSWER_S, API, CONNECT_S
 from tightship_platform.errors import Invalid
 from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
 from tightship_platform.results.codec import decode
-from tightship_platform.results.health import Health
+from tightship_platform.results.health import Health, StoreHealth
 from tightship_platform.results.host import Host
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
@@ -182,11 +182,9 @@ def _store_fault(http: httpx.Client) -> str | None:
     """The server's line on why it removes nothing from its store; None: nothing is wrong, or it does not answer."""
     try:
         answer = http.get("/store")
-        said = answer.json()
-    except (httpx.HTTPError, ValueError):
+        return decode(StoreHealth, answer.json()).fault if answer.is_success else None
+    except (httpx.HTTPError, ValueError, Invalid):
         return None
-    fault = said.get("fault") if answer.is_success and isinstance(said, dict) else None
-    return str(fault) if fault else None
 
 
 def _artifacts(settings: Settings, fault: str | None) -> Check:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
@@ -94,7 +93,7 @@ def _options(answer: PlanAnswer) -> Node:
     )
 
 
-def _columns() -> list[dict[str, Any]]:
+def _columns() -> list[grid.Column]:
     return [
         grid.column("name", "Plan", minWidth=100, flex=2),
         grid.column("step", "A step", "number", unit="ns", minWidth=140, flex=2, why="simulated, low–high"),
@@ -117,7 +116,7 @@ def _columns() -> list[dict[str, Any]]:
     ]
 
 
-def _row(option: PlanOption) -> dict[str, Any]:
+def _row(option: PlanOption) -> grid.Row:
     return {
         "id": option.name,
         "name": option.name,

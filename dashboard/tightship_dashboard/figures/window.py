@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.palette import CHOSEN, LIMIT, SERIES
@@ -16,7 +15,7 @@ FOOT_PX = 26
 _BAND = "rgba(58, 150, 214, 0.20)"
 
 
-def figure(answer: PlanAnswer) -> dict[str, Any]:
+def figure(answer: PlanAnswer) -> chart.Spec:
     """The window of an answer; without times, where nothing fits."""
     points = answer.window.points
     steps = [point.step for point in points if point.step is not None]
@@ -24,10 +23,10 @@ def figure(answer: PlanAnswer) -> dict[str, Any]:
     if len(steps) == len(points):
         rows.append(_time(answer, steps))
     height = ROW_PX * len(rows) + FOOT_PX
-    data: list[dict[str, Any]] = []
-    axes: dict[str, Any] = {}
-    notes: list[dict[str, Any]] = []
-    shapes: list[dict[str, Any]] = []
+    data: list[chart.Spec] = []
+    axes: chart.Spec = {}
+    notes: list[chart.Spec] = []
+    shapes: list[chart.Spec] = []
     span = (1 - FOOT_PX / height) / len(rows)
     for number, row in enumerate(rows):
         axis, top = f"y{number + 1}", 1 - number * span
@@ -61,7 +60,7 @@ def is_limit_drawn(answer: PlanAnswer) -> bool:
     return answer.limits.device_bytes <= 4 * max(point.device_bytes for point in answer.window.points)
 
 
-def _memory(answer: PlanAnswer) -> dict[str, Any]:
+def _memory(answer: PlanAnswer) -> chart.Spec:
     points, allowed = answer.window.points, answer.limits.device_bytes
     largest = max(point.device_bytes for point in points)
     shown = is_limit_drawn(answer)
@@ -77,7 +76,7 @@ def _memory(answer: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def _time(answer: PlanAnswer, steps: Sequence[StepTime]) -> dict[str, Any]:
+def _time(answer: PlanAnswer, steps: Sequence[StepTime]) -> chart.Spec:
     whole_ns = answer.whole.step.ns
     most = max(whole_ns, *(step.high_ns for step in steps))
     width, unit = _duration(most)
@@ -97,7 +96,7 @@ def _time(answer: PlanAnswer, steps: Sequence[StepTime]) -> dict[str, Any]:
     }
 
 
-def _curve(curve: WindowCurve, values: list[float], texts: list[str]) -> dict[str, Any]:
+def _curve(curve: WindowCurve, values: list[float], texts: list[str]) -> chart.Spec:
     """The windows; hollow what does not fit, larger and of another colour the chosen one."""
     at = [point.slots == curve.chosen for point in curve.points]
     return {
@@ -118,12 +117,12 @@ def _curve(curve: WindowCurve, values: list[float], texts: list[str]) -> dict[st
     }
 
 
-def _line(axis: str, at: float, colour: str) -> dict[str, Any]:
+def _line(axis: str, at: float, colour: str) -> chart.Spec:
     place = {"x0": 0, "x1": 1, "xref": "paper", "y0": at, "y1": at, "yref": axis}
     return {"type": "line", "line": {"color": colour, "width": 1.3, "dash": "dash"}, "layer": "below"} | place
 
 
-def _note(text: str, top: float) -> dict[str, Any]:
+def _note(text: str, top: float) -> chart.Spec:
     place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "top"}
     return {"text": text, "showarrow": False} | place
 

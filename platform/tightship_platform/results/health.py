@@ -22,7 +22,7 @@ class Health:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreFault:
+class StoreHealth:
     """Whose the artifact store is."""
 
     fault: str | None

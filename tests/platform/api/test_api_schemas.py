@@ -116,7 +116,7 @@ def test_every_answer_is_as_documented(checked: httpx.Client, filled: Database, 
     assert capture.now()["state"] == "uploaded"
     ok(checked.get("/fleet"))
     ok(checked.get("/health"))
-    ok(checked.get("/store"))
+    assert ok(checked.get("/store")) == {"fault": None}
     assert document.checked == set(document.operations), "an operation was not looked at"
 
 

@@ -12,7 +12,7 @@ from tightship_platform.captures import store_owner
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database import schema
 from tightship_platform.errors import TightshipError
-from tightship_platform.results.health import Health, StoreFault
+from tightship_platform.results.health import Health, StoreHealth
 from tightship_platform.tasks.app import broker_answers
 from tightship_platform.vocabulary import Scope
 
@@ -43,7 +43,7 @@ def health(database: Db, settings: Config) -> Answer:
     return Answer(body, status_code=200 if works else 503)
 
 
-@router.get("/store", dependencies=[needs(Scope.READ)], response_model=StoreFault)
+@router.get("/store", dependencies=[needs(Scope.READ)], response_model=StoreHealth)
 def store(database: Db, settings: Config) -> Answer:
     """Whose the artifact store is."""
     try:
@@ -51,7 +51,7 @@ def store(database: Db, settings: Config) -> Answer:
             fault = store_owner.find_fault(session, open_artifacts(settings))
     except (TightshipError, OSError) as error:
         fault = f"The artifact store cannot be read ({' '.join(str(error).split())})"
-    return Answer(StoreFault(fault=fault))
+    return Answer(StoreHealth(fault=fault))
 
 
 @router.get("/openapi.json", dependencies=[needs(Scope.READ)], include_in_schema=False)
