@@ -11,6 +11,7 @@ from tightship_analyzers.analysis.rank_figures import rank_figures
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.sources import open_source
 from tightship_analyzers.analysis.wanted import Wanted
+from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.evidence import longest_gaps
@@ -64,7 +65,12 @@ def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
     steps = facts.find(Steps)
     rank = UNKNOWN_RANK if trace.rank is None else trace.rank
     figures = rank_figures(facts, all_steps=wanted.all_steps, only_steps=picked)
-    arrivals = collective_arrivals(_picked(facts) if picked else trace, None if steps is None else steps.bounds_ns)
+    busy = facts.find(DeviceBusy)
+    arrivals = collective_arrivals(
+        _picked(facts) if picked else trace,
+        None if steps is None else steps.bounds_ns,
+        None if busy is None else busy.spans,
+    )
     gaps = longest_gaps(facts, wanted.gaps)
     return RankPart(
         analysis=RankAnalysis(

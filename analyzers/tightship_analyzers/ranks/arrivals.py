@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tightship_analyzers.metrics.device_events import NO_DEVICE_EVENTS
 from tightship_analyzers.metrics.kernel_classes import KernelClass, kernel_classes
 from tightship_analyzers.metrics.step_filter import launched_ns
 from tightship_analyzers.trace.columns import Bools, Int64s
@@ -16,6 +15,9 @@ from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.text import shown
 
 NO_COLLECTIVES = NotApplicable("needs collectives on the device; the trace holds none")
+NO_HOST_COLLECTIVES = NotApplicable("needs device events, or collectives of gloo on the CPU; the trace holds neither")
+GLOO = "gloo:"
+"""How torch names the ranges in which gloo's threads carry out a collective."""
 
 Key = tuple[str, str, int]
 """What a collective is called on every rank: name, process group, number. See `CollectiveArrivals.keys`."""
@@ -46,14 +48,18 @@ class CollectiveArrivals:
         return len(self.keys)
 
 
-def collective_arrivals(trace: Trace, bounds_ns: Int64s | None = None) -> CollectiveArrivals | NotApplicable:
-    """Takes them from the events that `breakdown.kernel_classes` recognises.
+def collective_arrivals(
+    trace: Trace, bounds_ns: Int64s | None = None, busy: Intervals | None = None
+) -> CollectiveArrivals | NotApplicable:
+    """Take them from the events that `metrics.kernel_classes` recognises; of a job on the CPU from the ranges in which
+    gloo's threads carry collectives out.
 
     :param bounds_ns: (steps + 1,) of the whole steps, where known.
+    :param busy: when the job on a CPU computed; not used where there are device events.
     """
     events = trace.device_events
     if not len(events):
-        return NO_DEVICE_EVENTS
+        return _on_host(trace, np.empty(0, dtype=np.int64) if bounds_ns is None else bounds_ns, busy)
     classes = kernel_classes(trace).recognised
     rows = np.flatnonzero(classes == KernelClass.COMMUNICATION)
     if not len(rows):
@@ -84,6 +90,29 @@ def collective_arrivals(trace: Trace, bounds_ns: Int64s | None = None) -> Collec
         hidden=computing & Intervals.of_table(communication),
         bounds_ns=bounds,
         step=_steps_of(launched_ns(trace, communication), bounds),
+    )
+
+
+def _on_host(trace: Trace, bounds_ns: Int64s, busy: Intervals | None) -> CollectiveArrivals | NotApplicable:
+    """A range begins when this rank has arrived, and ends when the last one has and the data are there."""
+    ranges = trace.annotations_named(GLOO)
+    if not len(ranges):
+        return NO_HOST_COLLECTIVES
+    ranges = ranges.take(np.argsort(ranges.start_ns, kind="stable"))  # several threads take turns
+    count: dict[str, int] = {}
+    keys: list[Key] = []
+    for name in (shown(trace.names[name]) for name in ranges.name.tolist()):
+        count[name] = number = count.get(name, -1) + 1
+        keys.append((name, "", number))
+    return CollectiveArrivals(
+        keys=tuple(keys),
+        numbered=np.zeros(len(keys), dtype=np.bool_),
+        start_ns=ranges.start_ns,
+        end_ns=ranges.end_ns,
+        absolute=trace.base_ns > 0 or trace.start_ns > EPOCH_FROM_NS,
+        hidden=(busy or Intervals.none()) & Intervals.of_table(ranges),
+        bounds_ns=bounds_ns,
+        step=_steps_of(ranges.start_ns, bounds_ns),
     )
 
 

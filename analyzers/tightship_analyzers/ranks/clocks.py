@@ -21,6 +21,12 @@ from tightship_platform.results.not_applicable import NotApplicable
 
 LEAST_TOGETHER_FRAC = 0.5
 """Of the collectives that were put together, so many have to run on all their ranks at one moment."""
+MIN_TO_ALIGN = 3
+"""Collectives of a kernel from which on clocks tell which belong together."""
+MOST_SHIFT = 4
+"""Ordinals that one rank may be ahead beyond the difference in number."""
+CLOSE_FRAC = 0.25
+"""Of the typical time between two collectives: ends that belong together are closer."""
 MOST_BASE_ERROR_NS = 60 * 10**9
 """Clocks of one cluster that count from the epoch are closer than this; a greater difference is another capture."""
 
@@ -99,23 +105,18 @@ def _table(
 ) -> tuple[list[Key], Int64s, Int64s, Int64s]:
     """Keys that two ranks or more have, and arrival, end and step by (key, rank).
 
-    What is known by its order only counts where all ranks that have the kernel have it as often.
+    What is known by its order only counts where all ranks that have the kernel have it as often, or where their clocks
+    tell which belong together.
     """
-    counts: dict[str, set[int]] = {}
-    for rank in ranks:
-        own: dict[str, int] = {}
-        for (kernel, _, _), numbered in zip(arrivals[rank].keys, arrivals[rank].numbered.tolist(), strict=True):
-            if not numbered:
-                own[kernel] = own.get(kernel, 0) + 1
-        for kernel, count in own.items():
-            counts.setdefault(kernel, set()).add(count)
+    shifts = _shifts(arrivals, ranks)
     rows: dict[Key, int] = {}
     cells: list[tuple[int, int, int, int, int]] = []
     for column, rank in enumerate(ranks):
         one = arrivals[rank]
         for place, (key, numbered) in enumerate(zip(one.keys, one.numbered.tolist(), strict=True)):
-            if numbered or len(counts[key[0]]) == 1:
-                row = rows.setdefault(key, len(rows))
+            shift = 0 if numbered else shifts[key[0]].get(rank)
+            if shift is not None:
+                row = rows.setdefault((key[0], key[1], key[2] - shift), len(rows))
                 cells.append((row, column, int(one.start_ns[place]), int(one.end_ns[place]), int(one.step[place])))
     start = np.full((len(rows), len(ranks)), ABSENT, dtype=np.int64)
     end = np.full((len(rows), len(ranks)), ABSENT, dtype=np.int64)
@@ -125,6 +126,52 @@ def _table(
     shared = np.flatnonzero((start != ABSENT).sum(axis=1) >= 2)
     keys = list(rows)
     return [keys[row] for row in shared.tolist()], start[shared], end[shared], step[shared]
+
+
+def _shifts(arrivals: Mapping[int, CollectiveArrivals], ranks: tuple[int, ...]) -> dict[str, dict[int, int]]:
+    """Kernel → rank → by how many its ordinals are ahead of the first rank's, for what is known by its order only.
+
+    0 where all ranks have it as often. Otherwise (the recordings began or ended between two of them) by the clocks,
+    where they count from the epoch; ranks that do not fit are left out.
+    """
+    ends: dict[str, dict[int, Int64s]] = {}
+    for rank in ranks:
+        own: dict[str, list[int]] = {}
+        one = arrivals[rank]
+        for (kernel, _, _), numbered, end_ns in zip(one.keys, one.numbered.tolist(), one.end_ns.tolist(), strict=True):
+            if not numbered:
+                own.setdefault(kernel, []).append(end_ns)
+        for kernel, times in own.items():
+            ends.setdefault(kernel, {})[rank] = np.array(times, dtype=np.int64)
+    found: dict[str, dict[int, int]] = {}
+    for kernel, by_rank in ends.items():
+        if len({len(times) for times in by_rank.values()}) == 1:
+            found[kernel] = dict.fromkeys(by_rank, 0)
+            continue
+        first, *others = by_rank
+        found[kernel] = {first: 0}
+        if all(arrivals[rank].absolute for rank in by_rank):
+            shifts = {rank: _shift(by_rank[first], by_rank[rank]) for rank in others}
+            found[kernel] |= {rank: shift for rank, shift in shifts.items() if shift is not None}
+    return found
+
+
+def _shift(first: Int64s, other: Int64s) -> int | None:
+    """By how many ordinals `other` is ahead, so that ends fall together; None where no shift brings them close."""
+    if min(len(first), len(other)) < MIN_TO_ALIGN:
+        return None
+    least_ns = CLOSE_FRAC * float(np.median(np.diff(first)))
+    most = abs(len(first) - len(other)) + MOST_SHIFT
+    best = None
+    for shift in range(-most, most + 1):
+        here, there = first[max(0, -shift) :], other[max(0, shift) :]
+        both = min(len(here), len(there))
+        if 2 * both < min(len(first), len(other)):
+            continue
+        apart_ns = float(np.median(np.abs(here[:both] - there[:both])))
+        if apart_ns < least_ns:
+            best, least_ns = shift, apart_ns
+    return best
 
 
 def _offsets(end: Int64s, present: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Int64s:

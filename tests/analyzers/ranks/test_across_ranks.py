@@ -209,3 +209,34 @@ def test_eight_recorded_ranks() -> None:
     assert all(abs(row.offset_ns) <= 10_000 for row in found.ranks), "one host, one clock"
     assert sum(row.waited_ns for row in found.ranks) == sum(row.kept_waiting_ns for row in found.ranks)
     assert as_json(found.as_record())["ranks"][0]["rank"] == 7
+
+
+def on_host(starts_ns: list[int], ends_ns: list[int], tmp_path: Path) -> CollectiveArrivals:
+    made = DeviceTrace()
+    made.host("aten::mm", starts_ns[0] - 1_000, starts_ns[0] - 500)
+    for start_ns, end_ns in zip(starts_ns, ends_ns, strict=True):
+        made.host("gloo:all_reduce", start_ns, end_ns, category="user_annotation", thread=77)
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+    path.write_bytes(trace_files.trace_text(made.events, before={"baseTimeNanoseconds": 10**18 * 2}, after={}))
+    found = collective_arrivals(traces.open(path))
+    assert isinstance(found, CollectiveArrivals)
+    return found
+
+
+def test_ranks_of_gloo_on_the_cpu_are_compared_though_one_began_to_record_later(tmp_path: Path) -> None:
+    """The late rank's recording misses the first two collectives."""
+    begun = [1_000_000 * step + 300_000 for step in range(9)]
+    ends = [start + 450_000 for start in begun]
+    early = on_host(begun, ends, tmp_path)
+    late = on_host([start + 400_000 for start in begun[2:]], ends[2:], tmp_path)
+    skew = arrival_skew({0: early, 1: late})
+    assert isinstance(skew, ArrivalSkew)
+    assert [row.skew_ns for row in skew.collectives] == [400_000] * 7
+    assert {row.last_rank for row in skew.collectives} == {1} and skew.left_out == 2
+
+
+def test_recordings_that_share_no_moment_are_not_compared(tmp_path: Path) -> None:
+    begun = [1_000_000 * step + 300_000 for step in range(30)]
+    ends = [start + 100_000 for start in begun]
+    apart = arrival_skew({0: on_host(begun[:9], ends[:9], tmp_path), 1: on_host(begun[20:28], ends[20:28], tmp_path)})
+    assert isinstance(apart, NotApplicable) and "share none" in apart.reason
