@@ -60,10 +60,9 @@ def _judged(rule: Rule, facts: Facts) -> Judgement:
         seen = facts.find(SeenNames)
         if seen is not None and not seen.show(rule.signs, in_frames=rule.signs_in_frames):
             return []
-    for need in rule.needs:
-        known = facts.get(need, asker=rule.id)
-        if isinstance(known, NotApplicable):
-            return known
+    missing = facts.missing(rule.needs, asker=rule.id)
+    if missing is not None:
+        return missing
     outcome = rule.judge(facts)
     return outcome if isinstance(outcome, NotApplicable) else _priced(facts, outcome)
 

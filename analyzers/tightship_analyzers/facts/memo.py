@@ -1,30 +1,37 @@
 """The lazy, memoised store of facts of one trace.
 
-[Note: facts] A fact is a frozen class with a class method `derive`. Rules (and other facts) name the facts they need;
-`Facts` derives each at most once, on first use, and remembers also that one cannot be derived, with the reason. So a
-rule costs only what its own needs cost, and an expensive fact that no rule asks for is never built.
+[Note: facts] A fact is a frozen class with `needs` and a class method `derive`. Rules and facts name in `needs` what
+they cannot do without: where one of these cannot be derived, its reason is theirs, and they are not asked. `Facts`
+derives each fact at most once, on first use, and remembers also that one cannot be derived, with the reason. So a rule
+costs only what its own needs cost, and an expensive fact that no rule asks for is never built.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.results.not_applicable import NotApplicable
 
-__all__ = ["Cost", "Fact", "Facts", "NotApplicable"]
+__all__ = ["Cost", "Fact", "Facts", "Needs", "NotApplicable"]
 
 
 class Fact(Protocol):
     """Anything that can be derived from a trace and other facts."""
 
+    needs: ClassVar[Needs]
+    """Facts without which it is not applicable."""
+
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
-        """Compute it, or say what is missing."""
+        """Compute it, with `facts[...]` of its needs, or say what else is missing."""
         ...
 
+
+Needs = tuple[type[Fact], ...]
 
 F = TypeVar("F", bound=Fact)
 
@@ -46,7 +53,7 @@ class Facts:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.costs: dict[str, Cost] = {}
-        self._known: dict[type[Any], Any] = {}
+        self._known: dict[type[Fact], Any] = {}
         self._asking: list[str] = []
         self._inner_ns = 0
 
@@ -64,7 +71,8 @@ class Facts:
             self._asking.append(name)
             begun = time.perf_counter_ns()
             try:
-                self._known[kind] = kind.derive(self)
+                missing = self.missing(kind.needs)
+                self._known[kind] = kind.derive(self) if missing is None else missing
             finally:
                 spent = time.perf_counter_ns() - begun
                 self._asking.pop()
@@ -73,11 +81,19 @@ class Facts:
         known: F | NotApplicable = self._known[kind]
         return known
 
-    def known(self) -> dict[str, Any]:
+    def missing(self, needs: Needs, *, asker: str | None = None) -> NotApplicable | None:
+        """Why the first of the needs that cannot be derived cannot; None where all can."""
+        for need in needs:
+            known = self.get(need, asker=asker)
+            if isinstance(known, NotApplicable):
+                return known
+        return None
+
+    def known(self) -> Mapping[str, Fact | NotApplicable]:
         """Name → fact, or why there is none, of those that were asked for."""
         return {kind.__name__: fact for kind, fact in self._known.items()}
 
-    def give(self, fact: Any) -> None:
+    def give(self, fact: Fact) -> None:
         """Make this the fact of its kind, instead of deriving it: the steps that a user picked."""
         self._known[type(fact)] = fact
 

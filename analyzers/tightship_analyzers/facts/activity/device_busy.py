@@ -8,10 +8,10 @@ compiler or a collective that blocks is no training work, whatever it computes, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from tightship_analyzers.facts.activity.host_activity import TrainingThread
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
@@ -21,6 +21,8 @@ from tightship_analyzers.trace.model import EventKind
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceBusy:
     """The device timeline. `compute` and `communication` may overlap."""
+
+    needs: ClassVar[Needs] = (Window,)
 
     compute: Intervals
     """Kernels, copies and sets; on a CPU the operators."""
@@ -33,11 +35,9 @@ class DeviceBusy:
         return self.compute | self.communication
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """From device events where there are any."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         trace = facts.trace
         if trace.device_kind == "gpu":
             events = trace.device_events
@@ -55,14 +55,12 @@ class DeviceBusy:
 class DeviceGaps:
     """When the device did nothing, within the window."""
 
+    needs: ClassVar[Needs] = (DeviceBusy, Window)
+
     spans: Intervals
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """What is left of the window."""
-        busy, window = facts.get(DeviceBusy), facts.get(Window)
-        if isinstance(busy, NotApplicable):
-            return busy
-        if isinstance(window, NotApplicable):
-            return window
+        busy, window = facts[DeviceBusy], facts[Window]
         return cls(busy.spans.gaps(window.start_ns, window.end_ns))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.facts.activity.first_launches import loading_launches
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.loader_ranges import LOADER
 from tightship_analyzers.facts.program.saves import SAVE_FRAMES
 from tightship_analyzers.facts.window.window import Window
@@ -95,6 +95,8 @@ class HostThread:
 class TrainingThread:
     """The one that runs the steps."""
 
+    needs: ClassVar[Needs] = (Window,)
+
     thread: HostThread
 
     @property
@@ -103,11 +105,9 @@ class TrainingThread:
         return union_of(spans for _, spans in self.thread.causes)
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs what a window needs."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         return cls(HostThread.of(facts.trace, window.tid))
 
 

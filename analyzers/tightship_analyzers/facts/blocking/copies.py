@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.activity.stall_cost import idle_through, stall_cost
 from tightship_analyzers.facts.blocking.host_syncs import READING_OPS
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.enclosing import outermost
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.saves import Saves
@@ -31,6 +31,8 @@ class BlockingCopies:
 
     The host waits in the call itself, or in a synchronisation that the same operator makes after it.
     """
+
+    needs: ClassVar[Needs] = (KernelOps, DeviceGaps, Window, WorkThreads)
 
     events: DeviceEvents
     row: Int64s
@@ -54,13 +56,9 @@ class BlockingCopies:
         return during | Intervals.of(*stall_cost(self.start_ns[rows], self.end_ns[rows], self.gaps))
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs device events and their launches."""
-        kernels, gaps = facts.get(KernelOps), facts.get(DeviceGaps)
-        if isinstance(kernels, NotApplicable):
-            return kernels
-        if isinstance(gaps, NotApplicable):
-            return gaps
+        kernels, gaps = facts[KernelOps], facts[DeviceGaps]
         trace, window = facts.trace, facts[Window]
         moves = (kernels.events.kind == EventKind.COPY) | (kernels.events.kind == EventKind.SET)
         rows = np.flatnonzero(moves & (kernels.events.launch >= 0))

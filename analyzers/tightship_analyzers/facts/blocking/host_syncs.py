@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.activity.stall_cost import stall_cost
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.enclosing import outermost
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.saves import Saves
@@ -51,6 +51,8 @@ class HostSyncs:
     a value for the host.
     """
 
+    needs: ClassVar[Needs] = (DeviceGaps, Window, WorkThreads)
+
     calls: Launches
     op: Int32s
     """(calls,) name of the outermost reading operator around the call; -1: an explicit synchronisation."""
@@ -71,11 +73,7 @@ class HostSyncs:
             return NotApplicable("needs an accelerator; on a CPU reading a scalar waits for nothing")
         if not len(trace.launches):
             return NotApplicable("needs runtime calls (cudaStreamSynchronize and the like); the trace holds none")
-        gaps, window = facts.get(DeviceGaps), facts.get(Window)
-        if isinstance(gaps, NotApplicable):
-            return gaps
-        if isinstance(window, NotApplicable):
-            return window
+        gaps, window = facts[DeviceGaps], facts[Window]
         calls = trace.launches.overlapping(window.start_ns, window.end_ns)
         calls = calls.take(facts[WorkThreads].among(calls.tid))
         waits = trace.names.mask(calls.name, matcher(SYNC_CALL))

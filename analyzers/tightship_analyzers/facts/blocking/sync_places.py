@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.blocking.host_syncs import SIZED_BY_DATA, HostSyncs
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
@@ -48,16 +48,14 @@ class SyncPlace:
 class SyncPlaces:
     """All of them; calls that cost the device nothing included."""
 
+    needs: ClassVar[Needs] = (HostSyncs, Places)
+
     places: list[SyncPlace]
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs what `HostSyncs` needs."""
-        syncs, where = facts.get(HostSyncs), facts.get(Places)
-        if isinstance(syncs, NotApplicable):
-            return syncs
-        if isinstance(where, NotApplicable):
-            return where
+        syncs, where = facts[HostSyncs], facts[Places]
         names, calls = facts.trace.names, syncs.calls
         rows: dict[tuple[SyncKind, str, str, int], list[int]] = {}
         for row, (tid, start_ns, end_ns) in enumerate(

@@ -13,7 +13,7 @@ docs/idle.md defines the causes and says why they are told apart in this order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tightship_analyzers.facts.activity.host_activity import TrainingThread
 from tightship_analyzers.facts.idle.attributed import NOWHERE, Attributed, CauseRow, Piece, Place, joined
 from tightship_analyzers.facts.idle.attribution import Attribution
 from tightship_analyzers.facts.idle.waits import Waits
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
@@ -37,14 +37,14 @@ __all__ = ["Attributed", "Cause", "CauseRow", "ExposedCommunication", "IdleCause
 class HostAttribution:
     """What both facts need to know of the host; learnt once."""
 
+    needs: ClassVar[Needs] = (Window, TrainingThread, WorkThreads)
+
     attribution: Attribution
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs what a window needs."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         main, work_tids = facts[TrainingThread].thread, facts[WorkThreads].tids
         return cls(Attribution(facts.trace, main_tid=window.tid, main=main, work_tids=work_tids))
 
@@ -52,6 +52,8 @@ class HostAttribution:
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleCauses:
     """Idle time of the device, all streams together."""
+
+    needs: ClassVar[Needs] = (DeviceGaps, HostAttribution, Window)
 
     everywhere: Attributed
     """From the first to the last moment of the window or of the device's work, whichever reaches further."""
@@ -93,13 +95,9 @@ class IdleCauses:
         )
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs operators or device events; says more with runtime calls, most with stacks."""
-        gaps, host = facts.get(DeviceGaps), facts.get(HostAttribution)
-        if isinstance(gaps, NotApplicable):
-            return gaps
-        if isinstance(host, NotApplicable):
-            return host
+        gaps, host = facts[DeviceGaps], facts[HostAttribution]
         trace, window, steps = facts.trace, facts[Window], facts.find(Steps)
         nothing = Intervals.none()
         if trace.device_kind == "cpu":
@@ -128,6 +126,8 @@ class ExposedCommunication:
     host's doing is the cause, as for idle time: the collective lies bare because the device would have idled.
     """
 
+    needs: ClassVar[Needs] = (DeviceBusy, HostAttribution, Window)
+
     window: Attributed
     """Exactly `communication - compute` of `DeviceBusy`."""
     steps: Steps | None
@@ -142,11 +142,7 @@ class ExposedCommunication:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs communication on the device."""
-        busy, host = facts.get(DeviceBusy), facts.get(HostAttribution)
-        if isinstance(busy, NotApplicable):
-            return busy
-        if isinstance(host, NotApplicable):
-            return host
+        busy, host = facts[DeviceBusy], facts[HostAttribution]
         if not len(busy.communication):
             return NotApplicable("needs communication between ranks on the device; the window holds none")
         trace, window = facts.trace, facts[Window]

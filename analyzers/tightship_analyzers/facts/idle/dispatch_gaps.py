@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.idle.causes import Cause, IdleCauses
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
 
@@ -21,6 +21,8 @@ MAX_GAP_NS = 1_000_000
 @dataclass(frozen=True, slots=True, eq=False)
 class DispatchGaps:
     """Gaps that end with an event which was launched after the gap began: the queue was empty."""
+
+    needs: ClassVar[Needs] = (DeviceGaps, KernelOps, IdleCauses)
 
     spans: Intervals
     """What of them is due to dispatch (`Cause.HOST_DISPATCH`), not to input, checkpoints or waiting for the device."""
@@ -34,11 +36,7 @@ class DispatchGaps:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs device events with their launches."""
-        gaps, kernels, idle = facts.get(DeviceGaps), facts.get(KernelOps), facts.get(IdleCauses)
-        for fact in (gaps, kernels, idle):
-            if isinstance(fact, NotApplicable):
-                return fact
-        assert isinstance(gaps, DeviceGaps) and isinstance(kernels, KernelOps) and isinstance(idle, IdleCauses)
+        gaps, kernels, idle = facts[DeviceGaps], facts[KernelOps], facts[IdleCauses]
         events, launches = kernels.events, facts.trace.launches
         if not (events.launch >= 0).any():
             return NotApplicable("needs runtime calls that launch the device's work; the trace holds none")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.idle.causes import Cause, IdleCauses
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import Bucket
 
@@ -15,6 +15,8 @@ from tightship_platform.vocabulary import Bucket
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSplit:
     """Bucket → when, within the window. The sets are disjoint and together are the window."""
+
+    needs: ClassVar[Needs] = (DeviceBusy, IdleCauses)
 
     spans: dict[Bucket, Intervals]
 
@@ -24,13 +26,9 @@ class StepSplit:
         return {bucket: spans.measure_ns for bucket, spans in self.spans.items()}
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """The device's work first; idle time by its causes."""
-        busy, idle = facts.get(DeviceBusy), facts.get(IdleCauses)
-        if isinstance(busy, NotApplicable):
-            return busy
-        if isinstance(idle, NotApplicable):
-            return idle
+        busy, idle = facts[DeviceBusy], facts[IdleCauses]
         split = {Bucket.PRODUCTIVE: busy.compute, Bucket.COMMUNICATION: busy.communication - busy.compute}
         causes: dict[Bucket, list[Cause]] = {}
         for cause in Cause:

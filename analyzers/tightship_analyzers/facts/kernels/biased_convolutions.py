@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import OpShapes
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.model import Bools, HostOps, Int64s
@@ -25,6 +25,8 @@ BACKWARD = "ConvolutionBackward0"
 class BiasedConvolutions:
     """The kernels that add a bias which the norm takes away again, and those that compute its gradient."""
 
+    needs: ClassVar[Needs] = (KernelOps, OpShapes, Window)
+
     convolutions: int
     rows: Int64s
     """(kernels,) in `KernelOps`."""
@@ -32,13 +34,9 @@ class BiasedConvolutions:
     """(convolutions,) row in `Trace.host_ops`."""
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs recorded shapes: they tell whether there is a bias."""
-        kernels, shapes, window = facts.get(KernelOps), facts.get(OpShapes), facts.get(Window)
-        for fact in (kernels, shapes, window):
-            if isinstance(fact, NotApplicable):
-                return fact
-        assert isinstance(kernels, KernelOps) and isinstance(shapes, OpShapes) and isinstance(window, Window)
+        kernels, shapes, window = facts[KernelOps], facts[OpShapes], facts[Window]
         names, ops = facts.trace.names, facts.trace.host_ops
         own = np.flatnonzero(ops.tid == window.tid)
         marks = own[names.mask(ops.name[own], lambda name: name in CONVOLUTIONS or name in NORMS)]

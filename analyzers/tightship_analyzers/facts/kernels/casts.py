@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import Dims, OpShapes
 from tightship_analyzers.trace.model import Int64s
 
@@ -33,16 +33,14 @@ class Cast:
 class Casts:
     """All of them within the window, by operator."""
 
+    needs: ClassVar[Needs] = (KernelOps, OpShapes)
+
     casts: list[Cast]
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs an accelerator and recorded shapes."""
-        kernels, shapes = facts.get(KernelOps), facts.get(OpShapes)
-        if isinstance(kernels, NotApplicable):
-            return kernels
-        if isinstance(shapes, NotApplicable):
-            return shapes
+        kernels, shapes = facts[KernelOps], facts[OpShapes]
         ops = facts.trace.host_ops
         rows = kernels.kernels_of(ops, [facts.trace.names.id("aten::copy_")])
         casts = []

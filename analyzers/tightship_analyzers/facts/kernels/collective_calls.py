@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import DeviceEvents, Int32s, Int64s
@@ -26,6 +26,8 @@ ELEMENT_BYTES = {
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectiveCalls:
     """Communication kernels within the window, by start."""
+
+    needs: ClassVar[Needs] = (KernelOps, DeviceBusy)
 
     events: DeviceEvents
     row: Int64s
@@ -46,11 +48,7 @@ class CollectiveCalls:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs communication kernels."""
-        kernels, busy = facts.get(KernelOps), facts.get(DeviceBusy)
-        if isinstance(kernels, NotApplicable):
-            return kernels
-        if isinstance(busy, NotApplicable):
-            return busy
+        kernels, busy = facts[KernelOps], facts[DeviceBusy]
         mine = np.flatnonzero(kernels.events.kind == EventKind.COLLECTIVE)
         if not len(mine):
             return NotApplicable("needs communication between ranks; the trace holds none")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tightship_analyzers import hardware
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_platform.text import shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceModel:
     """The entry of the catalogue of devices."""
+
+    needs: ClassVar[Needs] = ()
 
     device: hardware.Device
 
@@ -37,6 +39,8 @@ class DeviceModel:
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceUnits:
     """How many blocks the device runs at once at least: its streaming multiprocessors or compute units."""
+
+    needs: ClassVar[Needs] = ()
 
     units: int
 

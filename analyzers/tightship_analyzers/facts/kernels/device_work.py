@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.model import DeviceEvents, Int32s, Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceWork:
     """Device events whose launch is in the trace, by the time of their launch."""
+
+    needs: ClassVar[Needs] = ()
 
     events: DeviceEvents
     launched_ns: Int64s

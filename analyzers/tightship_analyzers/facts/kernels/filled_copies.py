@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.joins import numbers_in
@@ -28,6 +28,8 @@ COPYING = frozenset(("aten::to", "aten::_to_copy", "aten::copy_", "aten::cuda"))
 class FilledCopies:
     """Pairs of outermost operators: one fills a tensor on the host, the next one on the thread copies it over."""
 
+    needs: ClassVar[Needs] = (OpTree, KernelOps)
+
     fills: HostOps
     copies: HostOps
     """(pairs,) each follows its fill."""
@@ -39,13 +41,9 @@ class FilledCopies:
     """(pairs,) row in `Trace.host_ops` of the innermost operator that copies."""
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs operators and copies to the device."""
-        tree, kernels = facts.get(OpTree), facts.get(KernelOps)
-        if isinstance(tree, NotApplicable):
-            return tree
-        if isinstance(kernels, NotApplicable):
-            return kernels
+        tree, kernels = facts[OpTree], facts[KernelOps]
         names, launches, events = facts.trace.names, facts.trace.launches, kernels.events
         launched = events.launch >= 0
         is_copy = launched & (events.kind == EventKind.COPY)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.metrics.launching_ops import launching_ops
 from tightship_analyzers.trace.columns import EventKind
@@ -20,6 +20,8 @@ from tightship_analyzers.trace.model import Bools, DeviceEvents, HostOps, Int64s
 class KernelOps:
     """Device events that share time with the window, by start."""
 
+    needs: ClassVar[Needs] = (Window,)
+
     events: DeviceEvents
     row: Int64s
     """(events,) row in `Trace.device_events`."""
@@ -29,9 +31,7 @@ class KernelOps:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """By the launch; where the trace does not hold it, by the external id that operator and event share."""
-        trace, window = facts.trace, facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        trace, window = facts.trace, facts[Window]
         if trace.device_kind != "gpu":
             return NotApplicable("needs an accelerator; the trace has no device events")
         everything = trace.device_events

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.kernels.device_work import DeviceWork
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.indexed_loops import IndexedLoops, Loop
 from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
@@ -40,16 +40,14 @@ class LoopCosts:
     and the last of its operators.
     """
 
+    needs: ClassVar[Needs] = (IndexedLoops, OpTree, Steps)
+
     costs: list[LoopCost]
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs what the loops need."""
-        loops, tree, steps = facts.get(IndexedLoops), facts.get(OpTree), facts.get(Steps)
-        for fact in (loops, tree, steps):
-            if isinstance(fact, NotApplicable):
-                return fact
-        assert isinstance(loops, IndexedLoops) and isinstance(tree, OpTree) and isinstance(steps, Steps)
+        loops, tree, steps = facts[IndexedLoops], facts[OpTree], facts[Steps]
         is_node = facts.trace.names.mask(tree.ops.name, lambda name: name.startswith(AUTOGRAD_NODE))
         nodes = tree.ops.take(is_node & tree.is_top)
         device = facts.find(DeviceWork)

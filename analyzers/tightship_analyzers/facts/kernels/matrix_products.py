@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import Inputs, OpShapes
 
 FACTORS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
@@ -36,16 +36,14 @@ class Product(NamedTuple):
 class MatrixProducts:
     """Those that one kernel computed; operators that launched several kernels count with the longest."""
 
+    needs: ClassVar[Needs] = (KernelOps, OpShapes)
+
     products: list[Product]
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs an accelerator and recorded shapes."""
-        kernels, shapes = facts.get(KernelOps), facts.get(OpShapes)
-        if isinstance(kernels, NotApplicable):
-            return kernels
-        if isinstance(shapes, NotApplicable):
-            return shapes
+        kernels, shapes = facts[KernelOps], facts[OpShapes]
         ops, names = facts.trace.host_ops, facts.trace.names
         wanted = {names.id(name): at for name, at in FACTORS.items() if names.id(name) >= 0}
         rows = kernels.kernels_of(ops, wanted)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.device_work import DeviceWork
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
@@ -49,6 +49,8 @@ class OptimizerCall:
 class OptimizerWork:
     """All calls within the window."""
 
+    needs: ClassVar[Needs] = (Window, OptimizerSteps, OpTree)
+
     calls: list[OptimizerCall]
     optimizer: str
     """Class of the optimizer as torch names it, such as `Adam`."""
@@ -56,11 +58,7 @@ class OptimizerWork:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs optimizer annotations and operators."""
-        window, optimizer, tree = facts.get(Window), facts.get(OptimizerSteps), facts.get(OpTree)
-        for fact in (window, optimizer, tree):
-            if isinstance(fact, NotApplicable):
-                return fact
-        assert isinstance(window, Window) and isinstance(optimizer, OptimizerSteps) and isinstance(tree, OpTree)
+        window, optimizer, tree = facts[Window], facts[OptimizerSteps], facts[OpTree]
         inside = (optimizer.calls.start_ns >= window.start_ns) & (optimizer.calls.end_ns <= window.end_ns)
         calls = optimizer.calls.take(inside)
         if not len(calls):

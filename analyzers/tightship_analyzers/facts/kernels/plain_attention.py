@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.kernels.matrix_products import FACTORS
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import Dims, Inputs, OpShapes
-from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.model import Int64s
 
@@ -32,6 +31,8 @@ Matrix = tuple[int, int, int]
 class PlainAttention:
     """The kernels that only move scores between the two products: softmax, scaling, masking, and their backward."""
 
+    needs: ClassVar[Needs] = (KernelOps, OpShapes)
+
     calls: Int64s
     """Row in `Trace.host_ops` of each softmax."""
     rows: Int64s
@@ -42,13 +43,9 @@ class PlainAttention:
     """The longest one: keys that a query attends to."""
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs recorded shapes: scores are a tensor of (batch, heads, queries, keys)."""
-        kernels, shapes, window = facts.get(KernelOps), facts.get(OpShapes), facts.get(Window)
-        for fact in (kernels, shapes, window):
-            if isinstance(fact, NotApplicable):
-                return fact
-        assert isinstance(kernels, KernelOps) and isinstance(shapes, OpShapes)
+        kernels, shapes = facts[KernelOps], facts[OpShapes]
         ops, names = facts.trace.host_ops, facts.trace.names
         is_product = names.mask(ops.name, PRODUCTS.__contains__)
         is_softmax = names.mask(ops.name, (SOFTMAX | SOFTMAX_BACKWARD).__contains__)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.model import Annotations, DeviceEvents, Int64s
 
@@ -19,6 +19,8 @@ ZERO_GRAD = "Optimizer.zero_grad#"
 class ZeroGrads:
     """Calls of `zero_grad` within the window, as torch annotates them."""
 
+    needs: ClassVar[Needs] = (Window, KernelOps)
+
     calls: Annotations
     events: DeviceEvents
     """What they launched."""
@@ -28,11 +30,7 @@ class ZeroGrads:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs the annotation of torch's optimizers."""
-        window, kernels = facts.get(Window), facts.get(KernelOps)
-        if isinstance(window, NotApplicable):
-            return window
-        if isinstance(kernels, NotApplicable):
-            return kernels
+        window, kernels = facts[Window], facts[KernelOps]
         calls = facts.trace.annotations_named(ZERO_GRAD)
         calls = calls.take((calls.start_ns >= window.start_ns) & (calls.end_ns <= window.end_ns))
         if not len(calls):

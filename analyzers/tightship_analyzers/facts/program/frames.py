@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.model import Frames, Names
 from tightship_platform.text import shown
@@ -170,6 +170,8 @@ def place_of(name: str) -> str:
 class ThreadFrames:
     """Python frames of the training thread."""
 
+    needs: ClassVar[Needs] = (Window,)
+
     frames: Frames
     """All of them, by start."""
     files: Frames
@@ -185,9 +187,7 @@ class ThreadFrames:
         trace = facts.trace
         if not len(trace.frames):
             return NotApplicable("needs Python stacks; record with --stacks")
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         frames = trace.frames.take(trace.frames.tid == window.tid)
         if not len(frames):
             return NotApplicable("needs Python stacks of the training thread; the trace has those of others only")

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
@@ -62,18 +62,14 @@ class Loop:
 class IndexedLoops:
     """All loops of at least MIN_REPEATS iterations in the steps' forward passes."""
 
+    needs: ClassVar[Needs] = (Steps, OpTree, ThreadFrames)
+
     loops: list[Loop]
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs operators, steps and stacks."""
-        tree, steps, stacks = facts.get(OpTree), facts.get(Steps), facts.get(ThreadFrames)
-        if isinstance(steps, NotApplicable):
-            return steps
-        if isinstance(tree, NotApplicable):
-            return tree
-        if isinstance(stacks, NotApplicable):
-            return stacks
+        tree, steps, stacks = facts[OpTree], facts[Steps], facts[ThreadFrames]
         names = facts.trace.names
         top = tree.top
         top = top.take((top.tid == steps.tid) & ~names.mask(top.name, lambda name: name.startswith(AUTOGRAD_NODE)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
 
@@ -17,6 +17,8 @@ _MULTI_PROCESS = "_MultiProcessing"
 class LoaderRanges:
     """Calls of `next` on a DataLoader, as torch annotates them (`enumerate(DataLoader)#<iterator>.__next__`)."""
 
+    needs: ClassVar[Needs] = (Window,)
+
     spans: Intervals
     """Within the window; empty when the program loads its data otherwise or no call fell into the window."""
     calls: int
@@ -25,11 +27,9 @@ class LoaderRanges:
     """The batches are made in the training process itself (`num_workers=0`)."""
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs no stacks."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         ranges = facts.trace.annotations_named(LOADER)
         ranges = ranges.take(ranges.tid == window.tid).overlapping(window.start_ns, window.end_ns)
         names = {facts.trace.names[number] for number in set(ranges.name.tolist())}

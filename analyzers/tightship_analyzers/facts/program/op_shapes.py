@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.model import HostOps, Shapes
 
 MAX_DIMS = 16
@@ -27,6 +27,8 @@ NOTHING = Inputs((), ())
 @dataclass(frozen=True, slots=True, eq=False)
 class OpShapes:
     """Decodes each distinct text once."""
+
+    needs: ClassVar[Needs] = ()
 
     texts: tuple[Shapes, ...]
     _known: dict[int, Inputs] = field(default_factory=dict)

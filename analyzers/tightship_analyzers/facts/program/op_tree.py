@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.joins import numbers_in
@@ -17,6 +17,8 @@ from tightship_analyzers.trace.model import Bools, HostOps
 @dataclass(frozen=True, slots=True, eq=False)
 class OpTree:
     """Operators of the work threads that share time with the window, by start."""
+
+    needs: ClassVar[Needs] = (Window, WorkThreads)
 
     ops: HostOps
     is_top: Bools
@@ -37,9 +39,7 @@ class OpTree:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Operators of one thread nest, so order of start decides."""
-        window, trace = facts.get(Window), facts.trace
-        if isinstance(window, NotApplicable):
-            return window
+        window, trace = facts[Window], facts.trace
         if not len(trace.host_ops):
             return NotApplicable("needs operators; the trace holds none")
         ops = trace.host_ops.overlapping(window.start_ns, window.end_ns)

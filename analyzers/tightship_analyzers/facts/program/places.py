@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.window import Window
@@ -22,6 +22,8 @@ MAX_ROWS = 2000
 class Places:
     """The own line of code behind an operator; for one of the backward pass that of its forward operator."""
 
+    needs: ClassVar[Needs] = (Window,)
+
     names: Names
     ops: HostOps
     """Those of the trace."""
@@ -32,11 +34,9 @@ class Places:
     _known: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Always there; says little about a trace without stacks."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         names, ops = facts.trace.names, facts.trace.host_ops
         is_node = names.mask(ops.name, lambda name: name.startswith(AUTOGRAD_NODE))
         forward = np.flatnonzero((ops.seq >= 0) & (ops.tid == window.tid) & ~is_node)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
@@ -32,19 +32,17 @@ SAVE_FRAMES = re.compile(
 class Saves:
     """Calls that serialise state to a file: torch, torch.distributed.checkpoint, safetensors, pickle, joblib, numpy."""
 
+    needs: ClassVar[Needs] = (ThreadFrames, Window)
+
     calls: Frames
     """Outermost ones, within the window."""
     spans: Intervals
     """Their time, clipped to the window."""
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Saves leave no trace but their Python frames."""
-        stacks, window = facts.get(ThreadFrames), facts.get(Window)
-        if isinstance(stacks, NotApplicable):
-            return stacks
-        if isinstance(window, NotApplicable):
-            return window
+        stacks, window = facts[ThreadFrames], facts[Window]
         frames = stacks.frames
         calls = frames.take(facts.trace.names.mask(frames.name, matcher(SAVE_FRAMES)))
         latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(calls.end_ns)))[: len(calls)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import Names
 
@@ -16,6 +16,8 @@ from tightship_analyzers.trace.model import Names
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenNames:
     """Frames apart: a trace with stacks has far more names of functions than of anything else."""
+
+    needs: ClassVar[Needs] = ()
 
     events: tuple[str, ...]
     """Of operators, annotations, runtime calls and device events."""

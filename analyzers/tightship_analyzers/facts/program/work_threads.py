@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.graph.threads import AUTOGRAD_NODE
 from tightship_analyzers.trace.model import Bools, Int32s
@@ -19,14 +19,14 @@ __all__ = ["AUTOGRAD_NODE", "WorkThreads"]
 class WorkThreads:
     """Rows in `Trace.threads`. On a CPU the backward pass runs on the training thread itself."""
 
+    needs: ClassVar[Needs] = (Window,)
+
     tids: Int32s
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """A thread that evaluates autograd nodes is a backward thread."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         nodes = facts.trace.ops_named(AUTOGRAD_NODE)
         return cls(np.union1d(nodes.tid, [window.tid]).astype(np.int32))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.roofline.measured import OpWork, Roofline
 from tightship_analyzers.facts.roofline.work import Family
 from tightship_analyzers.metrics.device_events import by_stream
@@ -57,16 +57,14 @@ class _Sum:
 class FusionCandidates:
     """Ranked by saving."""
 
+    needs: ClassVar[Needs] = (Roofline, KernelOps)
+
     rows: tuple[FusionCandidate, ...]
 
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs what the roofline needs, and stacks that show modules."""
-        roofline, kernels = facts.get(Roofline), facts.get(KernelOps)
-        if isinstance(roofline, NotApplicable):
-            return roofline
-        if isinstance(kernels, NotApplicable):
-            return kernels
+        roofline, kernels = facts[Roofline], facts[KernelOps]
         modules = _modules(facts, [call.op for call in roofline.calls])
         if not modules:
             return NotApplicable("needs Python stacks with modules; record with --stacks")

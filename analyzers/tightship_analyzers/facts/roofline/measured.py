@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import OpShapes
 from tightship_analyzers.facts.roofline.work import CONVOLUTION_BACKWARD, Family, Work, convolution_outputs, work_of
 from tightship_analyzers.facts.window.window import Window
@@ -75,6 +75,8 @@ class FamilyRoof:
 class Roofline:
     """The window's work against the device's roof."""
 
+    needs: ClassVar[Needs] = (DeviceModel, OpShapes, KernelOps, Window)
+
     device: Device
     families: tuple[FamilyRoof, ...]
     """The most device time first."""
@@ -110,15 +112,10 @@ class Roofline:
         return needed_ns / available_ns if available_ns else None
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs a known device, recorded shapes, and the launches of kernels."""
-        model, shapes, kernels = facts.get(DeviceModel), facts.get(OpShapes), facts.get(KernelOps)
-        window = facts.get(Window)
-        for fact in (model, shapes, kernels, window):
-            if isinstance(fact, NotApplicable):
-                return fact
-        assert isinstance(model, DeviceModel) and isinstance(shapes, OpShapes) and isinstance(window, Window)
-        assert isinstance(kernels, KernelOps)
+        model, shapes, kernels = facts[DeviceModel], facts[OpShapes], facts[KernelOps]
+        window = facts[Window]
         computes = kernels.events.kind == EventKind.KERNEL
         calls = _calls(facts, shapes, kernels, computes)
         tf32 = _tf32_ops(facts, kernels)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.graph.critical_path import CriticalPath, critical_paths
@@ -15,14 +15,11 @@ from tightship_analyzers.graph.critical_path import CriticalPath, critical_paths
 class CriticalPaths:
     """One path per step; see graph/critical_path.py."""
 
+    needs: ClassVar[Needs] = (Steps, DependencyGraph)
+
     paths: list[CriticalPath]
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs steps."""
-        steps, known = facts.get(Steps), facts.get(DependencyGraph)
-        if isinstance(steps, NotApplicable):
-            return steps
-        if isinstance(known, NotApplicable):
-            return known
-        return cls(critical_paths(facts.trace, known.graph))
+        return cls(critical_paths(facts.trace, facts[DependencyGraph].graph))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.graph.build import build
@@ -27,6 +27,8 @@ MAX_ANCHORED_FRAC = 0.02
 @dataclass(frozen=True, slots=True, eq=False)
 class DependencyGraph:
     """The graph of the window's steps (without steps: of the window as one step), and its unchanged run."""
+
+    needs: ClassVar[Needs] = (Window,)
 
     graph: Graph
     recorded: Run
@@ -92,11 +94,9 @@ class DependencyGraph:
         return self.unchanged.finished_steps_ns - simulate(self.graph, edits).finished_steps_ns
 
     @classmethod
-    def derive(cls, facts: Facts) -> Self | NotApplicable:
+    def derive(cls, facts: Facts) -> Self:
         """Needs operators, runtime calls or device events."""
-        window = facts.get(Window)
-        if isinstance(window, NotApplicable):
-            return window
+        window = facts[Window]
         trace, steps = facts.trace, facts.find(Steps)
         graph = build(trace, window.bounds_ns, steps.tid if steps else calling_thread(trace))
         events = trace.device_events

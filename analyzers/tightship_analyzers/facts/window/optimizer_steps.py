@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.model import Annotations
 from tightship_analyzers.trace.step_marks import OPTIMIZER
 
@@ -15,6 +15,8 @@ from tightship_analyzers.trace.step_marks import OPTIMIZER
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerSteps:
     """Calls of the optimizer on the training thread, outermost ones only (an optimizer may wrap another)."""
+
+    needs: ClassVar[Needs] = ()
 
     calls: Annotations
     tid: int

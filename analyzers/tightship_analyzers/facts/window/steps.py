@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.period import Period
 from tightship_analyzers.trace.model import Annotations, Int64s, Trace
@@ -26,6 +26,8 @@ class Steps(Period):
     (the next batch, a checkpoint) belongs to the step that it delays. Where a program marks its own steps
     (`ProfilerStep#n`), those are used.
     """
+
+    needs: ClassVar[Needs] = ()
 
     first: int = 0
     """Number of the first step; above 0 where a later one was picked."""
@@ -48,8 +50,8 @@ class Steps(Period):
         if marks is not None:
             bounds, tid = marks
         else:
-            optimizer = facts.get(OptimizerSteps)
-            if isinstance(optimizer, NotApplicable):
+            optimizer = facts.find(OptimizerSteps)
+            if optimizer is None:
                 return NotApplicable(f"needs steps, and the recording marks none: {HOW_TO_MARK}")
             bounds, tid = np.unique(_once_a_step(facts.trace, optimizer.calls).end_ns), optimizer.tid
             if len(bounds) < 2:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.period import Period
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.model import Trace
@@ -22,6 +22,8 @@ class Window(Period):
     recorded time. The device's first and last work bound what a finding may claim: what is before and after is start
     and end of the profiler, work that was launched before recording began, and waiting that nothing ended.
     """
+
+    needs: ClassVar[Needs] = ()
 
     of_steps: bool
     """Steps are judged; False: the recording as a whole."""
