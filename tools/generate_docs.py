@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from tightship_analyzers.rules.catalogue import GROUPS, RULES, SAMPLE_RULES
+from tightship_analyzers.rules.catalogue import GROUPS, RULES, RUN_RULES
 from tightship_analyzers.rules.pages import page_text
 from tightship_platform.cli import root
 from tightship_platform.commands.json_option import JsonOption
@@ -49,7 +49,7 @@ def _catalogue() -> str:
         lines.append("")
     lines.append(
         f"{len(RULES)} rules, judged on one rank's trace, but for straggling-rank (the traces of several ranks) and "
-        f"{', '.join(rule.id for rule in SAMPLE_RULES)} (a run's samples, and how it ended)."
+        f"{', '.join(rule.id for rule in RUN_RULES)} (a run's samples, and how it ended)."
     )
     return "\n".join(lines) + "\n"
 

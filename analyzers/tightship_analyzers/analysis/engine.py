@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from tightship_analyzers.findings.model import Failed, Finding, Judgement, NotApplicable, Rule
 from tightship_analyzers.hardware import HardwareError
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R", bound=Rule)
+
 NotJudged = dict[str, NotApplicable | Failed]
 """Rule id → why it gave no judgement."""
 
 
-def apply_rules(
-    rules: Iterable[Rule], judge: Callable[[Rule], Judgement], subject: str
-) -> tuple[list[Finding], NotJudged]:
+def apply_rules(rules: Iterable[R], judge: Callable[[R], Judgement], subject: str) -> tuple[list[Finding], NotJudged]:
     """Findings of the rules in their order, and why the others gave none.
 
     :param judge: lets one rule judge the subject.

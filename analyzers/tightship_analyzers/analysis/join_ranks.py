@@ -10,7 +10,6 @@ from tightship_analyzers.analysis.engine import apply_rules, failures
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.findings.evidence import fact
-from tightship_analyzers.findings.model import Judgement, Rule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
@@ -70,10 +69,7 @@ def _compared(parts: Sequence[RankPart], skew: ArrivalSkew, wanted: Wanted) -> t
     step_ns = {rank: step.mean for rank, one in by_rank.items() if (step := one.summary.step_ns)}
     comparison = RankComparison(skew=skew, step_ns=step_ns)
 
-    def judge(rule: Rule) -> Judgement:
-        return rule.judge(comparison)
-
-    found, not_judged = apply_rules(wanted.rank_rules(), judge, f"{len(parts)} ranks")
+    found, not_judged = apply_rules(wanted.rank_rules(), lambda rule: rule.judge(comparison), f"{len(parts)} ranks")
     findings = []
     for finding in found:
         if finding.rank is not None:

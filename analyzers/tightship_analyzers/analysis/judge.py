@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tightship_analyzers.analysis.engine import NotJudged, apply_rules
@@ -12,7 +12,7 @@ from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.program.seen_names import SeenNames
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.model import NOISE_FRAC, Failed, Finding, Judgement, Rule
+from tightship_analyzers.findings.model import NOISE_FRAC, Failed, Finding, Judgement, TraceRule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.findings.savings import simulated, simulated_together
 from tightship_analyzers.rules.catalogue import TRACE_RULES
@@ -30,7 +30,9 @@ class Verdict:
     summary: TraceSummary
 
 
-def judge_trace(trace: Trace, *, untraced_step_ns: int | None = None, rules: tuple[Rule, ...] = TRACE_RULES) -> Verdict:
+def judge_trace(
+    trace: Trace, *, untraced_step_ns: int | None = None, rules: Sequence[TraceRule] = TRACE_RULES
+) -> Verdict:
     """Judge one rank's trace.
 
     :param untraced_step_ns: mean step by the step counter while nothing was recorded, where known.
@@ -38,7 +40,9 @@ def judge_trace(trace: Trace, *, untraced_step_ns: int | None = None, rules: tup
     return judge_facts(Facts(trace), untraced_step_ns=untraced_step_ns, rules=rules)
 
 
-def judge_facts(facts: Facts, *, untraced_step_ns: int | None = None, rules: tuple[Rule, ...] = TRACE_RULES) -> Verdict:
+def judge_facts(
+    facts: Facts, *, untraced_step_ns: int | None = None, rules: Sequence[TraceRule] = TRACE_RULES
+) -> Verdict:
     """Judge a trace of which some facts are known, or are wanted afterwards."""
     findings, not_judged = apply_rules(rules, lambda rule: _judged(rule, facts), facts.trace.source)
     if findings:
@@ -55,7 +59,7 @@ def judge_facts(facts: Facts, *, untraced_step_ns: int | None = None, rules: tup
     )
 
 
-def _judged(rule: Rule, facts: Facts) -> Judgement:
+def _judged(rule: TraceRule, facts: Facts) -> Judgement:
     if rule.signs is not None:
         seen = facts.find(SeenNames)
         if seen is not None and not seen.show(rule.signs, in_frames=rule.signs_in_frames):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tightship_analyzers.findings.model import Rule, Scope
+from tightship_analyzers.findings.model import RankRule, RunRule, TraceRule
 from tightship_analyzers.rules.catalogue import RANK_RULES, TRACE_RULES, find_rule
 from tightship_platform.errors import Invalid, TightshipError
 
@@ -37,15 +37,15 @@ class Wanted:
                 "Untraced step", f"{self.untraced_step_ns} ns", "the mean step without recording, such as 120ms"
             )
 
-    def trace_rules(self) -> tuple[Rule, ...]:
+    def trace_rules(self) -> tuple[TraceRule, ...]:
         """The rules that judge a trace, in the order of the catalogue."""
         for rule in map(find_rule, self.rules):
-            if rule.scope is Scope.SAMPLES:
+            if isinstance(rule, RunRule):
                 raise TightshipError(
                     f"Rule {rule.id!r} judges a run's samples, not traces; `tightship findings` shows what it found"
                 )
         return tuple(rule for rule in TRACE_RULES if not self.rules or rule.id in self.rules)
 
-    def rank_rules(self) -> tuple[Rule, ...]:
+    def rank_rules(self) -> tuple[RankRule, ...]:
         """The rules that compare ranks."""
         return tuple(rule for rule in RANK_RULES if not self.rules or rule.id in self.rules)

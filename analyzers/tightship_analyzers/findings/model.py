@@ -6,15 +6,29 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar
 
-from tightship_analyzers.facts.memo import NotApplicable
+from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
+from tightship_analyzers.facts.run.held_idle import RunHistory
 from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.results.evidence import Evidence
 from tightship_platform.vocabulary import Method, SavingUnit
 
-__all__ = ["Failed", "Finding", "Judgement", "NotApplicable", "Rule", "Saving", "Scope"]
+__all__ = [
+    "AnyRule",
+    "Failed",
+    "Finding",
+    "Judgement",
+    "NotApplicable",
+    "RankRule",
+    "Rule",
+    "RunRule",
+    "Saving",
+    "Scope",
+    "TraceRule",
+]
 
 NOISE_FRAC = 0.01
 """Share of the mean step, or of the recording, below which a finding is not shown: steps of one job differ by more."""
@@ -99,20 +113,52 @@ Judgement = Iterable[Finding] | NotApplicable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """What the catalogue lists: metadata and the function that judges."""
+    """What the catalogue lists of every rule; each form below adds the function that judges."""
+
+    scope: ClassVar[Scope]
 
     id: str
-    scope: Scope
-    needs: tuple[type[Any], ...]
-    """Facts without which it says "not applicable"."""
     title: str
     """The bad pattern in plain words."""
     fix: str
     """What to do, in general."""
-    judge: Callable[[Any], Judgement]
     page: str
     """The module's docstring: its public page."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceRule(Rule):
+    """Judges one rank's trace."""
+
+    scope: ClassVar[Scope] = Scope.TRACE
+
+    needs: Needs
+    """Facts without which it says "not applicable"."""
+    judge: Callable[[Facts], Judgement]
     signs: re.Pattern[str] | None = None
     """A trace without a name that it matches holds nothing for this rule: it is clean, and no need is derived."""
     signs_in_frames: bool = False
     """Python frames may show the sign too, not only operators, annotations, runtime calls and device events."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRule(Rule):
+    """Judges the traces of several ranks side by side."""
+
+    scope: ClassVar[Scope] = Scope.RANKS
+    needs: ClassVar[tuple[type[RankComparison]]] = (RankComparison,)
+
+    judge: Callable[[RankComparison], Judgement]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRule(Rule):
+    """Judges a run's samples and steps over its life."""
+
+    scope: ClassVar[Scope] = Scope.SAMPLES
+    needs: ClassVar[tuple[type[RunHistory]]] = (RunHistory,)
+
+    judge: Callable[[RunHistory], Judgement]
+
+
+AnyRule = TraceRule | RankRule | RunRule

@@ -8,15 +8,15 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.analysis.engine import apply_rules, failures
-from tightship_analyzers.findings.model import Finding, Judgement, Rule
+from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.fleet.findings_store import save_run_findings
 from tightship_analyzers.fleet.history import read_account, read_history, read_memory
 from tightship_analyzers.fleet.trouble import not_troubled
-from tightship_analyzers.rules.catalogue import SAMPLE_RULES
+from tightship_analyzers.rules.catalogue import RUN_RULES
 from tightship_platform.database.models import Run
 from tightship_platform.units import now_ns
 
-RULE_IDS = tuple(rule.id for rule in SAMPLE_RULES)
+RULE_IDS = tuple(rule.id for rule in RUN_RULES)
 
 
 def due_runs(session: Session, *, now: int | None = None) -> list[int]:
@@ -39,11 +39,7 @@ def judge_run(session: Session, run: Run, *, now: int | None = None) -> list[Fin
     now = now_ns() if now is None else now
     history = read_history(session, run)
     history = replace(history, memory=read_memory(session, run, history), account=read_account(session, run))
-
-    def judge(rule: Rule) -> Judgement:
-        return rule.judge(history)
-
-    found, not_judged = apply_rules(SAMPLE_RULES, judge, f"run {run.key}")
+    found, not_judged = apply_rules(RUN_RULES, lambda rule: rule.judge(history), f"run {run.key}")
     broken = failures(not_judged)
     # What a broken rule found before stands until it judges again.
     save_run_findings(session, run, found, [rule for rule in RULE_IDS if rule not in broken], now=now)

@@ -6,7 +6,7 @@ import hashlib
 from difflib import get_close_matches
 from functools import cache
 
-from tightship_analyzers.findings.model import Rule, Scope
+from tightship_analyzers.findings.model import AnyRule, RankRule, RunRule, TraceRule
 from tightship_analyzers.rules.communication import (
     data_parallel,
     exposed_communication,
@@ -52,7 +52,7 @@ from tightship_analyzers.rules.runs import device_held_idle, model_near_memory_l
 from tightship_platform import __version__
 from tightship_platform.errors import NotFound
 
-GROUPS: dict[str, tuple[Rule, ...]] = {
+GROUPS: dict[str, tuple[AnyRule, ...]] = {
     "The host keeps the device waiting": (
         starved_input.RULE,
         synchronous_checkpoint.RULE,
@@ -99,11 +99,11 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
 }
 """What goes wrong → the rules on it."""
 
-RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
+RULES: tuple[AnyRule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
 
-TRACE_RULES = tuple(rule for rule in RULES if rule.scope is Scope.TRACE)
-RANK_RULES = tuple(rule for rule in RULES if rule.scope is Scope.RANKS)
-SAMPLE_RULES = tuple(rule for rule in RULES if rule.scope is Scope.SAMPLES)
+TRACE_RULES: tuple[TraceRule, ...] = tuple(rule for rule in RULES if isinstance(rule, TraceRule))
+RANK_RULES: tuple[RankRule, ...] = tuple(rule for rule in RULES if isinstance(rule, RankRule))
+RUN_RULES: tuple[RunRule, ...] = tuple(rule for rule in RULES if isinstance(rule, RunRule))
 
 
 @cache
@@ -117,7 +117,7 @@ HEADINGS = ("What it finds", "Why it costs", "Example", "Use instead", "Known mi
 """Sections of every rule's page."""
 
 
-def find_rule(rule_id: str) -> Rule:
+def find_rule(rule_id: str) -> AnyRule:
     """The rule of this name.
 
     :raises NotFound: there is none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tightship_analyzers.findings.model import Rule, Scope
+from tightship_analyzers.findings.model import AnyRule, Rule, Scope
 
 _SCOPES = {
     Scope.TRACE: "one rank's trace; the saving is in ns per step, without steps in ns per recording",
@@ -19,7 +19,7 @@ def page_text(rule: Rule) -> str:
     return f"# {rule.id}\n\n{summary}\n\n*Judges {_SCOPES[rule.scope]}. In short: {rule.fix}.*\n\n{body.strip()}\n"
 
 
-def rule_dict(rule: Rule) -> dict[str, Any]:
+def rule_dict(rule: AnyRule) -> dict[str, Any]:
     """The public form of a rule."""
     return {
         "rule": rule.id,

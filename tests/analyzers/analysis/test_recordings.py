@@ -20,11 +20,11 @@ from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.model import Failed, Finding, NotApplicable, Rule
+from tightship_analyzers.findings.model import Failed, Finding, NotApplicable, TraceRule
 from tightship_analyzers.fleet.account import Phases
 from tightship_analyzers.fleet.accounting import tells
 from tightship_analyzers.report.html.page import page
-from tightship_analyzers.rules.catalogue import TRACE_RULES, find_rule
+from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.vocabulary import SavingUnit
 
@@ -39,13 +39,14 @@ def recording(rule: str, folder: Path, *, bad: bool = True) -> Trace:
 
 def findings(trace: Trace, rule: str) -> list[Finding]:
     """As the rule itself gives them, before they are simulated."""
-    outcome = find_rule(rule).judge(Facts(trace))
+    [one] = of_rule(rule)
+    outcome = one.judge(Facts(trace))
     assert not isinstance(outcome, NotApplicable), outcome
     return list(outcome)
 
 
-def of_rule(rule: str) -> tuple[Rule, ...]:
-    return (find_rule(rule),)
+def of_rule(rule: str) -> tuple[TraceRule, ...]:
+    return tuple(one for one in TRACE_RULES if one.id == rule)
 
 
 def test_what_warm_up_hides_or_one_step_bounds_needs_steps() -> None:

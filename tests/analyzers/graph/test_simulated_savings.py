@@ -13,7 +13,7 @@ from tightship_analyzers.analysis.judge import judge_facts
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.simulation.dependency_graph import MAX_ANCHORED_FRAC, DependencyGraph
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, Saving, TraceRule
 from tightship_analyzers.findings.savings import saving_without, simulated
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
@@ -35,7 +35,7 @@ STEP: tuple[Command, ...] = (
 )
 
 
-def rule(name: str, recorded: Recorded, *, priced: bool = True) -> Rule:
+def rule(name: str, recorded: Recorded, *, priced: bool = True) -> TraceRule:
     """Finds what is tagged with its name, and claims all of the host's time in it, half of it for sure."""
 
     def judge(facts: Facts) -> Judgement:
@@ -55,7 +55,7 @@ def rule(name: str, recorded: Recorded, *, priced: bool = True) -> Rule:
             without=kind(steps.tid, spans) if priced else None,
         )
 
-    return Rule(id=name, scope=Scope.TRACE, needs=(), title=name, fix="", judge=judge, page="")
+    return TraceRule(id=name, needs=(), title=name, fix="", judge=judge, page="")
 
 
 def unlinked(trace: Trace) -> Trace:

@@ -13,7 +13,7 @@ from tightship_analyzers.analysis.judge import Verdict, judge_trace
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.findings.evidence import MAX_SPANS
 from tightship_analyzers.findings.model import Failed, Finding
-from tightship_analyzers.rules.catalogue import RULES, SAMPLE_RULES, TRACE_RULES
+from tightship_analyzers.rules.catalogue import RULES, RUN_RULES, TRACE_RULES
 from tightship_analyzers.rules.host import loop_indexing, single_tensor_optimizer, starved_input, synchronous_checkpoint
 from tightship_platform.results.codec import as_json, decode
 from tightship_platform.results.evidence import Evidence
@@ -172,7 +172,7 @@ def test_a_rule_that_breaks_does_not_cost_the_others(caplog: pytest.LogCaptureFi
 
 
 def test_rules_on_samples_are_no_rules_on_traces() -> None:
-    assert not set(TRACE_RULES) & set(SAMPLE_RULES)
+    assert not set(TRACE_RULES) & set(RUN_RULES)
 
 
 def _without(trace: traces.Trace, table: str) -> traces.Trace:

@@ -37,7 +37,7 @@ from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, TraceRule
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import plural
 
@@ -80,9 +80,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="data-parallel",
-    scope=Scope.TRACE,
     needs=(Window, DeviceGaps),
     title="One process drives several devices with nn.DataParallel",
     fix="Use DistributedDataParallel",

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, is_worth, one_place, portion, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, TraceRule
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
 from tightship_analyzers.trace.op_table.op_types import POINT_TO_POINT
@@ -115,9 +115,8 @@ def _between_stages(facts: Facts) -> Bools:
     return facts.trace.names.mask(facts[CollectiveCalls].events.name, TRANSFERS.__contains__)
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="exposed-communication",
-    scope=Scope.TRACE,
     needs=(Window, CollectiveCalls),
     title="The device waits for communication that computation could hide",
     fix="Start it earlier and in parts",

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplicable, TraceRule
 from tightship_analyzers.findings.pauses import Pauses
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
@@ -90,9 +90,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="gloo-on-gpu",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, DeviceGaps),
     title="Tensors on the device are exchanged through the host",
     fix="Use NCCL",

@@ -56,7 +56,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.model import Bools
 from tightship_platform.text import shown
@@ -170,9 +170,8 @@ def _bus_factor(collective: str, ranks: int) -> float:
     return 1.0 if "broadcast" in name or name == "reduce" else 0.0
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="low-bus-bandwidth",
-    scope=Scope.TRACE,
     needs=(Window, CollectiveCalls, DeviceModel),
     title="Collectives move their data far below the link's rate",
     fix="Find out which transport is used, and why",

@@ -38,7 +38,7 @@ why. 2 % of the step is where noise ends.
 from __future__ import annotations
 
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RankRule, Saving
 from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
 from tightship_platform.text import shown
@@ -118,10 +118,8 @@ def _finding(ranks: RankComparison, row: RankSkew) -> Finding | None:
     )
 
 
-RULE = Rule(
+RULE = RankRule(
     id="straggling-rank",
-    scope=Scope.RANKS,
-    needs=(RankComparison,),
     title="One rank comes late to the collectives, and all the others wait for it",
     fix="Give all ranks equal work, or replace the slow one",
     judge=judge,

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
@@ -115,9 +115,8 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="tiny-collectives",
-    scope=Scope.TRACE,
     needs=(Steps, CollectiveCalls),
     title="Many small collectives where a few large ones would do",
     fix="Merge them into buckets",

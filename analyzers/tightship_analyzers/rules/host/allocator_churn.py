@@ -45,7 +45,7 @@ from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 from tightship_analyzers.trace.names import matcher
 from tightship_analyzers.trace.runtime_calls import ALLOCATING_CALL
@@ -81,9 +81,8 @@ def _step(steps: Steps, time_ns: int) -> int:
     return int(np.searchsorted(steps.bounds_ns, time_ns, side="right")) - 1
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="allocator-churn",
-    scope=Scope.TRACE,
     needs=(Steps, DeviceGaps),
     title="Steady steps still ask the driver for memory",
     fix="Keep the allocator's cache: few distinct sizes, expandable segments, memory to spare",

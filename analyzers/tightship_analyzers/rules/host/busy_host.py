@@ -62,7 +62,7 @@ from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
@@ -265,9 +265,8 @@ def _is_accounted(frame: str) -> bool:
     return any(pattern.match(frame) for pattern in (logging_in_step.FRAMES, cache_flush.FRAMES, recompilation.RANGES))
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="busy-host",
-    scope=Scope.TRACE,
     needs=(Window, IdleCauses),
     title="The device waits while the host runs code of its own",
     fix="Move it off the path, onto the device, or do it less often",

@@ -41,7 +41,7 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 
 FRAMES = re.compile(
@@ -67,9 +67,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="cache-flush",
-    scope=Scope.TRACE,
     needs=(Window, ThreadFrames, DeviceGaps),
     title="The training loop empties the cache of device memory",
     fix="Remove empty_cache() from the loop",

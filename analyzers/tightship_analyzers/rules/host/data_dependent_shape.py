@@ -41,7 +41,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.syncs import claim_syncs
 
 
@@ -61,9 +61,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="data-dependent-shape",
-    scope=Scope.TRACE,
     needs=(Window, SyncPlaces),
     title="The host waits for the device to know the size of a tensor",
     fix="Use operators whose result has a fixed size",

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.syncs import claim_syncs
 from tightship_analyzers.trace.runtime_calls import SYNC_CALL
 
@@ -60,9 +60,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="explicit-synchronization",
-    scope=Scope.TRACE,
     needs=(Window, SyncPlaces),
     title="The training loop waits for the device without needing anything from it",
     fix="Remove the synchronisation, or let streams wait on events",

@@ -46,7 +46,7 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 
 
@@ -65,9 +65,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="garbage-collection",
-    scope=Scope.TRACE,
     needs=(Window, ThreadFrames, DeviceGaps),
     title="The training loop collects garbage",
     fix="gc.freeze() after start-up, and collect rarely",

@@ -44,7 +44,7 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 
 FRAMES = re.compile(
@@ -72,9 +72,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="logging-in-step",
-    scope=Scope.TRACE,
     needs=(Window, ThreadFrames, DeviceGaps),
     title="The device waits while the training loop writes logs",
     fix="Log every 100 steps, or from a thread",

@@ -50,7 +50,7 @@ from tightship_analyzers.facts.program.indexed_loops import MIN_REPEATS, Indexed
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import in_window
 from tightship_analyzers.findings.evidence import change, fact, timeline
-from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, Saving, TraceRule
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_platform.results.evidence import Evidence
 from tightship_platform.text import shown
@@ -141,9 +141,8 @@ def _evidence(facts: Facts, loop: Loop, indexing: Intervals, overhead: Intervals
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="loop-indexing",
-    scope=Scope.TRACE,
     needs=(Steps, ThreadFrames, IndexedLoops, LoopCosts),
     title="A Python loop works through a tensor slice by slice",
     fix="Index once outside of the loop, or replace it by one operator over the whole tensor",

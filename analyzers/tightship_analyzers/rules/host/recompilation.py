@@ -47,7 +47,7 @@ from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 from tightship_analyzers.trace.model import Frames, HostOps, Table
 
@@ -95,9 +95,8 @@ def _outermost(*tables: HostOps | Frames) -> Pauses:
     return Pauses.outermost(Table(start_ns[order], end_ns[order]), name[order], tid[order])
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="recompilation",
-    scope=Scope.TRACE,
     needs=(Steps, DeviceGaps),
     title="Steady steps still compile",
     fix="Make what varies dynamic, or pad it to few sizes",

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of, unit_of, within_window
 from tightship_analyzers.findings.evidence import change, fact, timeline
-from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, Saving, TraceRule
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_platform.units import format_ns
 
@@ -112,9 +112,8 @@ def _finding(
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="single-tensor-optimizer",
-    scope=Scope.TRACE,
     needs=(Window, OptimizerWork),
     title="The optimizer updates one parameter tensor at a time",
     fix="Construct it with fused=True, or foreach=True where there is no fused implementation",

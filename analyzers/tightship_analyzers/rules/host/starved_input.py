@@ -48,7 +48,7 @@ from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import in_window, moved, share_of, time_of, unit_of, within_window
 from tightship_analyzers.findings.evidence import change, fact, worst_gap
-from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Saving, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.results.evidence import Evidence
@@ -170,9 +170,8 @@ def _parents(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
         open_rows.append(row)
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="starved-input",
-    scope=Scope.TRACE,
     needs=(Window, LoaderRanges, DeviceGaps),
     title="The device waits for the next batch",
     fix="Give the DataLoader more workers, or make a batch cheaper",

@@ -49,7 +49,7 @@ from tightship_analyzers.facts.program.saves import Saves
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import in_window, moved, time_of, unit_of, within_window
 from tightship_analyzers.findings.evidence import change, fact, worst_gap
-from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, Saving, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import format_frac, format_ns, plural
@@ -120,9 +120,8 @@ def _place(facts: Facts, saves: Saves) -> str:
     return max(totals, key=lambda place: totals[place])
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="synchronous-checkpoint",
-    scope=Scope.TRACE,
     needs=(Window, Saves, DeviceGaps),
     title="The device waits while a checkpoint is written",
     fix="Save in the background, or less often",

@@ -44,7 +44,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import Judgement, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.findings.syncs import claim_syncs
 
 MIN_STEP_FRAC = 0.02
@@ -66,9 +66,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="synchronous-scalar-read",
-    scope=Scope.TRACE,
     needs=(Window, SyncPlaces),
     title="The device runs dry because the host reads a value from it",
     fix="Keep the value on the device and read it rarely",

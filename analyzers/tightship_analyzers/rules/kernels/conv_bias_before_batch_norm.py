@@ -49,7 +49,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import plural
@@ -89,9 +89,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="conv-bias-before-batch-norm",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, BiasedConvolutions),
     title="A convolution adds a bias that the batch norm after it takes away",
     fix="bias=False",

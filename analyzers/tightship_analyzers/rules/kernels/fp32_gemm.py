@@ -56,7 +56,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_platform.text import shown
 from tightship_platform.units import plural
@@ -133,9 +133,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="fp32-gemm",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, DeviceModel),
     title="Matrix products run in float32 while the tensor cores are idle",
     fix="Allow TF32, or use mixed precision",

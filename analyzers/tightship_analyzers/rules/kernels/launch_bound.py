@@ -44,7 +44,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, each, is_worth, mostly_in, one_place, share_of, time_of
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
@@ -123,9 +123,8 @@ def _graphed(gaps: DispatchGaps, rows: Int64s) -> Edits:
     return edits
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="launch-bound",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, DispatchGaps),
     title="The device waits for the host to launch the next kernel",
     fix="Compile, use CUDA graphs, or a larger batch",

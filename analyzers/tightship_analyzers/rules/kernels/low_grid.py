@@ -51,7 +51,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, NotApplicable, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.model import Bools, DeviceEvents
@@ -117,9 +117,8 @@ def _alone(events: DeviceEvents) -> Bools:
     return alone
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="low-grid",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, DeviceUnits),
     title="Kernels occupy only a part of the device",
     fix="Give each kernel more work",

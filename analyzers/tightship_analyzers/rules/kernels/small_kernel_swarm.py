@@ -55,7 +55,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools, Int64s
@@ -151,9 +151,8 @@ def _elsewhere(facts: Facts) -> Bools:
     return result
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="small-kernel-swarm",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps),
     title="Many short elementwise kernels follow one another",
     fix="Fuse them: torch.compile the block",

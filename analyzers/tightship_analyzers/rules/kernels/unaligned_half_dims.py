@@ -58,7 +58,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.model import Int64s
 from tightship_platform.results.evidence import Evidence
@@ -181,9 +181,8 @@ def _rates(flops: int, aligned: list[tuple[int, float]]) -> list[float]:
     return []
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="unaligned-half-dims",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, MatrixProducts),
     title="Half-precision matrix products have sizes that are no multiple of 8",
     fix="Pad the sizes to a multiple of 8",

@@ -45,7 +45,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
@@ -130,9 +130,8 @@ def _computing(facts: Facts) -> Intervals:
     return Intervals.of_table(computes) | busy.communication
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="device-round-trip",
-    scope=Scope.TRACE,
     needs=(Steps, KernelOps, BlockingCopies),
     title="Data goes from the device to the host and straight back",
     fix="Do on the device what is done in between",

@@ -42,7 +42,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, Rule, Scope
+from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.text import shown
@@ -90,9 +90,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="dtype-ping-pong",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps, Casts),
     title="Tensors are converted to another type and straight back",
     fix="Keep one type through the block",

@@ -40,7 +40,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.text import shown
@@ -87,9 +87,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="fill-then-copy",
-    scope=Scope.TRACE,
     needs=(Window, DeviceGaps, FilledCopies),
     title="A tensor is filled on the host and then copied to the device",
     fix="Make it on the device: device=",

@@ -41,7 +41,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.text import shown
@@ -86,9 +86,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="layout-ping-pong",
-    scope=Scope.TRACE,
     needs=(Window, KernelOps),
     title="Tensors change their memory layout around every convolution",
     fix="Use channels-last memory throughout",

@@ -48,7 +48,7 @@ from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.copies import claim_copies
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Float64s
 from tightship_analyzers.hardware import Device
 from tightship_analyzers.trace.model import Int64s
@@ -82,9 +82,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="pageable-copy",
-    scope=Scope.TRACE,
     needs=(Window, BlockingCopies),
     title="A batch is copied to the device from pageable memory",
     fix="Pin memory and copy with non_blocking=True",

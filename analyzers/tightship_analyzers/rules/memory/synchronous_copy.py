@@ -45,7 +45,7 @@ from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import share_of
 from tightship_analyzers.findings.copies import claim_copies
 from tightship_analyzers.findings.evidence import change
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 
 
 def judge(facts: Facts) -> Judgement:
@@ -62,9 +62,8 @@ def judge(facts: Facts) -> Judgement:
     )
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="synchronous-copy",
-    scope=Scope.TRACE,
     needs=(Window, BlockingCopies),
     title="The host waits for a copy",
     fix="Copy with non_blocking=True from and to pinned memory",

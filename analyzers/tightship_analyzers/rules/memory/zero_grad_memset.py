@@ -40,7 +40,7 @@ from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, Rule, Scope
+from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.text import shown
@@ -79,9 +79,8 @@ def judge(facts: Facts) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = TraceRule(
     id="zero-grad-memset",
-    scope=Scope.TRACE,
     needs=(Window, ZeroGrads),
     title="Gradients are filled with zeros instead of being dropped",
     fix="zero_grad(set_to_none=True)",

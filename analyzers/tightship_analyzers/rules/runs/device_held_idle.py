@@ -39,7 +39,7 @@ from datetime import UTC, datetime
 
 from tightship_analyzers.facts.run.held_idle import MIN_WINDOW_NS, RunHistory, held_idle
 from tightship_analyzers.findings.evidence import fact
-from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RunRule, Saving
 from tightship_platform.units import NS_PER_S, format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
 
@@ -92,10 +92,8 @@ def _utc(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-RULE = Rule(
+RULE = RunRule(
     id="device-held-idle",
-    scope=Scope.SAMPLES,
-    needs=(RunHistory,),
     title="A run holds its devices while nothing happens",
     fix="Release the device when training ends or pauses",
     judge=judge,

@@ -48,7 +48,7 @@ from __future__ import annotations
 from tightship_analyzers.facts.run.held_idle import RunHistory
 from tightship_analyzers.facts.run.memory import NEAR_FRAC, Lack
 from tightship_analyzers.findings.evidence import fact
-from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RunRule, Saving
 from tightship_analyzers.rules.runs.plan_advice import plan_evidence, plan_fix
 from tightship_platform.units import format_bytes, format_frac, plural
 
@@ -107,10 +107,8 @@ def judge(history: RunHistory) -> Judgement:
     ]
 
 
-RULE = Rule(
+RULE = RunRule(
     id="model-near-memory-limit",
-    scope=Scope.SAMPLES,
-    needs=(RunHistory,),
     title="A run leaves next to nothing of its devices' memory free",
     fix="Train through a window of layers, by a plan from the workflow's own trace",
     judge=judge,

@@ -51,7 +51,7 @@ from __future__ import annotations
 from tightship_analyzers.facts.run.held_idle import RunHistory
 from tightship_analyzers.facts.run.memory import Lack, RunEnd
 from tightship_analyzers.findings.evidence import fact
-from tightship_analyzers.findings.model import Finding, Judgement, Rule, Saving, Scope
+from tightship_analyzers.findings.model import Finding, Judgement, RunRule, Saving
 from tightship_analyzers.rules.runs.plan_advice import plan_evidence, plan_fix
 from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
@@ -119,10 +119,8 @@ def _evidence(history: RunHistory, end: RunEnd, lack: Lack) -> list[Evidence]:
     return found
 
 
-RULE = Rule(
+RULE = RunRule(
     id="out-of-memory-run",
-    scope=Scope.SAMPLES,
-    needs=(RunHistory,),
     title="A run died because memory was not enough",
     fix="Train through a window of layers, by a plan from the workflow's own trace",
     judge=judge,
