@@ -18,6 +18,8 @@ MOST_BYTES = 256 * 2**20
 class Unpackable(TightshipError):
     """A stored record is damaged, or of another version than this release writes."""
 
+    http_status = 409
+
 
 def pack(record: object, *, version: int) -> bytes:
     """The record as bytes."""

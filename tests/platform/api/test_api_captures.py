@@ -16,6 +16,7 @@ from api_calls import HOST, RUN, Capture, Served, heartbeat, ok, refused, run_re
 from services import free_port
 from sqlalchemy import select
 
+from tightship_platform import captures as capture_flow
 from tightship_platform.api.auth import create_token
 from tightship_platform.client import ApiError
 from tightship_platform.database.models import Audit, Workflow
@@ -255,3 +256,22 @@ def test_an_opportunity_changes_its_state_and_the_change_is_written_down(served:
     refused(http.post(path, json={"state": "forgotten"}), 422, "forgotten")
     refused(http.post("/opportunities/999/state", json={"state": "open"}), 404, "999")
     assert [action for _, action, _ in audits(served)] == ["opportunity.state"]
+
+
+def test_a_capture_is_analyzed_again_on_request(served: Served, http: httpx.Client) -> None:
+    capture = Capture(http)
+    capture.write()
+    refused(http.get(f"/captures/{capture.key}/analysis"), 404, "is written", "when they have arrived")
+    refused(http.post(f"/captures/{capture.key}/analysis"), 409, "its traces are analyzed when they are there")
+    ok(capture.put(trace_file()))
+    before = len(queued(served))
+    with served.database.session() as session:
+        capture_flow.fail(session, capture.key, "it did not work")
+    refused(http.get(f"/captures/{capture.key}/analysis"), 404, "has failed")
+    answer = ok(http.post(f"/captures/{capture.key}/analysis"))
+    assert (answer["state"], answer["reason"]) == ("uploaded", None)
+    assert audits(served)[-1] == ("loopback", "capture.analyze", capture.key)
+    if served.settings.broker_url == "filesystem://":
+        assert queued(served)[before:] == [(ANALYZE_CAPTURE, [capture.key])]
+    refused(http.get(f"/captures/{capture.key}/analysis"), 404, "being analyzed")
+    refused(http.post("/captures/none/analysis"), 404, "tightship captures")

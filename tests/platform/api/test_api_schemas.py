@@ -9,10 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from api_calls import HOST, RUN, Capture, Served, ok, run_record, trace_file
+from api_calls import HOST, RUN, Capture, Served, ok, run_record
+from captured import recorded
 from jsonschema import Draft202012Validator
 from simulated_fleet import LIVE_RUN, fill
 
+from tightship_analyzers.fleet.capture_analysis import work_on
+from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.client import API
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Finding, Run
@@ -89,13 +92,15 @@ def filled(served: Served) -> Database:
     return served.database
 
 
-def test_every_answer_is_as_documented(checked: httpx.Client, filled: Database, document: Document) -> None:
+def test_every_answer_is_as_documented(
+    checked: httpx.Client, filled: Database, document: Document, served: Served
+) -> None:
     capture = Capture(checked, pids={0: 100}, info={"cpus": 4})
     assert capture.lease()
     capture.report("armed", expected=[{"rank": 0, "pid": 100}])
     capture.report("written")
-    trace = ok(capture.put(trace_file()))["trace"]
-    assert checked.get(f"/traces/{trace}/file").content == trace_file()
+    trace = ok(capture.put(recorded("starved")))["trace"]
+    assert checked.get(f"/traces/{trace}/file").content == recorded("starved")
     ok(checked.post("/runs", json=run_record("0ff10ad", end_ns=now_ns(), exit_code=1, error="E: x", offload=OFFLOAD)))
     step = {"run": RUN, "rank": 0, "time_ns": now_ns() - 9 * NS_PER_S, "width_ns": NS_PER_S, "steps": 4}
     sample = {"time_ns": now_ns() - 9 * NS_PER_S, "device": "cpu", "util_frac": 0.5}
@@ -114,6 +119,10 @@ def test_every_answer_is_as_documented(checked: httpx.Client, filled: Database, 
         ok(checked.get(f"/runs/{run}"))
         ok(checked.get(f"/runs/{run}/timeline"))
     assert capture.now()["state"] == "uploaded"
+    while work_on(filled, open_artifacts(served.settings), capture.key):
+        pass
+    assert ok(checked.get(f"/captures/{capture.key}/analysis"))["findings"][0]["rule"] == "starved-input"
+    assert ok(checked.post(f"/captures/{capture.key}/analysis"))["state"] == "uploaded"
     ok(checked.get("/fleet"))
     ok(checked.get("/health"))
     assert ok(checked.get("/store")) == {"fault": None}
@@ -121,11 +130,12 @@ def test_every_answer_is_as_documented(checked: httpx.Client, filled: Database, 
 
 
 def test_every_refusal_is_as_documented(checked: httpx.Client, document: Document) -> None:
-    for path in ("/runs/none", "/findings/x", "/runs?limit=0", "/captures/none", "/traces/7/file"):
+    for path in ("/runs/none", "/findings/x", "/runs?limit=0", "/captures/none", "/captures/none/analysis"):
         assert checked.get(path).is_client_error
+    assert checked.get("/traces/7/file").is_client_error
     for path, body in (("/runs", {}), ("/captures", {"target": "nobody"}), ("/workflows/none/schedule", {})):
         assert checked.post(path, json=body).is_client_error
-    assert len(document.checked) == 8
+    assert len(document.checked) == 9
 
 
 def test_a_server_that_cannot_work_answers_as_documented(checked: httpx.Client, served: Served) -> None:
@@ -152,7 +162,17 @@ def test_every_field_of_an_answer_is_explained(document: Document) -> None:
     answered: set[str] = set()
     waiting = [one["responses"]["200"] for one in document.operations.values()]
     _walk(waiting, schemas, answered.add)
-    assert {"RunDetail", "Capture", "Finding", "Gap", "Opportunity", "Host", "FleetAccount", "Timeline"} <= answered
+    assert {
+        "RunDetail",
+        "Capture",
+        "Finding",
+        "Gap",
+        "Opportunity",
+        "Host",
+        "FleetAccount",
+        "Timeline",
+        "RunAnalysis",
+    } <= answered
     bare = [
         f"{name}.{key}"
         for name in sorted(answered)

@@ -34,6 +34,8 @@ NEEDED = {
     ("GET", "/runs/{key}/timeline"): Scope.READ,
     ("GET", "/captures"): Scope.READ,
     ("GET", "/captures/{key}"): Scope.READ,
+    ("GET", "/captures/{key}/analysis"): Scope.READ,
+    ("POST", "/captures/{key}/analysis"): Scope.CAPTURE,
     ("GET", "/traces/{key}/file"): Scope.READ,
     ("GET", "/store"): Scope.READ,
     ("GET", "/findings"): Scope.READ,

@@ -17,7 +17,9 @@ class TraceFinding:
     title: str
     """What is wrong, in one sentence."""
     run: str | None = None
+    """Id of the run; null: the files are of no known run."""
     workflow: str | None = None
+    """Workflow of the run; null: not known."""
     trace: str
     """Path or address of the trace; of several the one where it costs most."""
     rank: int
@@ -29,4 +31,6 @@ class TraceFinding:
     fix: str
     """What to change."""
     saving: FindingSaving
+    """What the change gives back."""
     evidence: list[Evidence]
+    """What it rests on."""

@@ -32,8 +32,11 @@ class StepLength:
     """Length of the whole steps, ns."""
 
     mean: int
+    """Mean."""
     min: int
+    """The shortest."""
     max: int
+    """The longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +44,23 @@ class Claim:
     """Findings whose time overlaps, with the saving of all of them together: findings are never added up."""
 
     rules: list[str]
+    """Ids of the rules."""
     places: list[str]
+    """Their places."""
     saving_ns: int
+    """The saving of all of them together, a step or of the recording."""
     low_ns: int
+    """Its low end."""
     high_ns: int
+    """Its high end."""
     low_frac: float
+    """`low_ns` as a share."""
     high_frac: float
+    """`high_ns` as a share."""
     share_frac: float
     """The saving as a share of the step, or of the recording."""
     method: str
+    """`measured`, `simulated` or `bound`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,30 +68,38 @@ class TraceSummary:
     """What was judged, and where its time went; kept with the row of the trace."""
 
     device: str
+    """Model of the device."""
     device_kind: str
     """`gpu` or `cpu`."""
     events: int
+    """Events in the file."""
     covered_frac: float | None
     """Share of the recording whose device events are in the file; below 1 or null where it was cut off, and then the
     first of the warnings says so."""
     saving_unit: str | None
     """`ns/step`, or without steps `ns/recording`; null where nothing can be judged."""
     window_start_ns: int | None
+    """Start of what was judged."""
     window_ns: int
     """The whole steps, or the recording."""
     steps: int
+    """Whole steps in it."""
     step_ns: StepLength | None
+    """Their length; null without any."""
     untraced_step_ns: int | None
     """Mean step by the step counter while nothing was recorded, where known."""
     device_busy_ns: int | None
+    """Time in which the device ran anything."""
     buckets: dict[str, int]
     """Bucket → ns; sums to `window_ns` exactly."""
     unclaimed_ns: dict[str, int]
     """Of each bucket but `productive` what no finding claims."""
     claims: list[Claim]
+    """Findings grouped by the time that they share."""
     joint_saving_frac: float
     """Share of the window that all findings together give back at most."""
     warnings: list[str]
+    """What limits the verdict, one line each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +109,15 @@ class RankFigures:
     steps: list[StepFigures]
     """Whole steps; empty where the trace marks none."""
     temporal: Temporal | None
+    """Busy and idle time of the device."""
     overlap: Overlap | None
+    """Communication and what hid it."""
     by_patterns: DeviceTime | None
     """The same with communication told by the name patterns of HolisticTraceAnalysis; null where nothing differs."""
     communication_inferred: int
     """Device events that count as communication by their name alone."""
     idle_by_stream: list[StreamIdle]
+    """Idle time of each stream."""
     idle_causes: list[CausedTime] | None
     """Sums to `temporal.idle_ns`; without device events to the idle time of the window."""
     window_idle_causes: list[CausedTime] | None
@@ -103,18 +125,31 @@ class RankFigures:
     graph_idle_ns: int | None
     """Of the window's idle time what lies before work of captured graphs that were launched already."""
     exposed_causes: list[CausedTime] | None
+    """Why communication was exposed; sums to it."""
     kernels: list[KernelFigures]
+    """Device events by name, the most time first."""
     memory: list[MemoryFigures] | None
+    """Memory of each device, where allocations were recorded."""
     queues: list[QueueFigures]
+    """Launch queues of the streams."""
     launches: LaunchFigures | None
+    """What launches cost."""
     copies: list[CopyFigures]
+    """Copies and sets by type."""
     annotations: list[AnnotationFigures]
+    """Ranges that the program or torch named."""
     kernel_sequences: list[SequenceFigures]
+    """Kernels that operators launch again and again."""
     simulation_error_frac: float | None
+    """Mean error of the simulated steps; null where nothing is simulated."""
     simulation: Simulation | None
+    """How well the dependency graph reproduces the recording."""
     critical_path: list[CriticalPath] | None
+    """The critical path of each whole step."""
     roofline: Roofline | None
+    """Work against the device's roof; null where shapes or the device's rates are not known."""
     fusion_candidates: list[FusionCandidate] | None
+    """Chains of kernels that could be one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +157,15 @@ class RankAnalysis:
     """One rank's trace, read and judged."""
 
     rank: int
+    """The rank."""
     source: str
     """Path or address of the file."""
     named: bool
     """The file itself says which rank it is."""
     summary: TraceSummary
+    """What was judged, and where its time went."""
     figures: RankFigures
+    """The exact figures."""
     facts: list[FactCost]
     """What was derived and what it cost, the greatest first."""
     gaps: list[Gap]

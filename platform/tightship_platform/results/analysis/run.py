@@ -21,6 +21,7 @@ class RunAnalysis:
     findings: list[TraceFinding]
     """Each once, with the rank that loses most by it; the largest middle of low and high first."""
     across_ranks: RankComparison | None
+    """The ranks compared; null for a single one, or where `not_compared` says why not."""
     not_compared: str | None
     """Why the ranks are not compared; null where they are."""
     not_judged: dict[str, str]

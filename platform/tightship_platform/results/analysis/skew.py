@@ -10,6 +10,7 @@ class RankSkew:
     """One rank's part: totals over all shared collectives, ns of its device unless said otherwise."""
 
     rank: int
+    """The rank."""
     collectives: int
     """Those it took part in."""
     last: int
@@ -35,6 +36,7 @@ class UnevenCollective:
     """The arrivals at one collective."""
 
     name: str
+    """Its kernel."""
     group: str | None
     """Process group, where the trace records it."""
     number: int
@@ -48,7 +50,9 @@ class UnevenCollective:
     last_ns: int
     """Last arrival."""
     first_rank: int
+    """The rank that arrived first."""
     last_rank: int
+    """The rank that arrived last."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,42 @@
+"""The stored analysis of a capture."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from tightship_platform.database.models import Capture, CaptureAnalysis
+from tightship_platform.errors import NotFound
+from tightship_platform.results.analysis.run import VERSION, RunAnalysis
+from tightship_platform.results.packed import unpack
+from tightship_platform.vocabulary import CaptureState
+
+
+def get_analysis(session: Session, capture_key: str) -> RunAnalysis:
+    """What the traces of a capture say together.
+
+    :raises NotFound: no such capture, or it has no analysis yet.
+    :raises Unpackable: what is stored is damaged, or of another release.
+    """
+    wanted = (
+        select(Capture.state, CaptureAnalysis.body)
+        .outerjoin(CaptureAnalysis, CaptureAnalysis.capture_id == Capture.id)
+        .where(Capture.key == capture_key)
+    )
+    found = session.execute(wanted).one_or_none()
+    if found is None:
+        raise NotFound("capture", capture_key[:40], "see `tightship captures`")
+    if found.body is None:
+        raise NotFound("analysis of capture", capture_key, _what_to_do(found.state))
+    return unpack(RunAnalysis, found.body, version=VERSION, what="analysis")
+
+
+def _what_to_do(state: str) -> str:
+    match state:
+        case CaptureState.UPLOADED:
+            return "its traces are being analyzed; try again in a moment"
+        case CaptureState.ANALYZED:
+            return "it was analyzed by a release that kept none; have it analyzed again"
+        case CaptureState.FAILED | CaptureState.EXPIRED:
+            return f"it {'has failed' if state == CaptureState.FAILED else 'has expired'}; capture the run again"
+    return f"it is {state}, and its traces are analyzed when they have arrived"
