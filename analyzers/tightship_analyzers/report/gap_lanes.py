@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tightship_analyzers.report.palette import cause_label
 from tightship_platform.results.evidence import Gap, GapSpan
 
 LANES = (("device", "device"), ("host", "host thread"), ("frames", "Python frames"))
@@ -18,22 +19,6 @@ ENCLOSING = 2
 LEAST_FRAC = 0.0015
 """Share of the gap that a span is drawn as wide as at least; what is shorter would not show at all."""
 
-IDLE = {
-    "input": "waiting for the next batch",
-    "checkpoint": "waiting while state is saved",
-    "host sync": "the host waits for a value",
-    "host": "waiting for the host to issue work",
-    "host dispatch": "waiting for the host to issue work",
-    "sync copy": "the host stands in a copy",
-    "allocator": "the host asks the driver for memory",
-    "compilation": "the host compiles",
-    "garbage collection": "the host collects garbage",
-    "collective wait": "waiting for a collective",
-    "device dependency": "waiting for work that is queued already",
-    "window edge": "before the first or after the last work",
-    "unexplained": "the trace does not say why",
-}
-"""Why a device is idle, by the cause that the evidence names."""
 BUSY = {"loop": "in this loop", "optimizer": "in this optimizer step"}
 """Stretches in which the device is not idle but works in small pieces."""
 
@@ -78,7 +63,7 @@ def said_of(gap: Gap, length: str) -> str:
     cause = _cause(gap)
     if cause in BUSY:
         return f"{length} {BUSY[cause]}"
-    return f"device idle {length}: {IDLE.get(cause, cause or 'cause unknown')}"
+    return f"device idle {length}: {cause_label(cause) or 'cause unknown'}"
 
 
 def _cause(gap: Gap) -> str:

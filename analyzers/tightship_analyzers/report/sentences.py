@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tightship_analyzers.analysis.rank_figures import MOST_PLACES
 from tightship_analyzers.facts.activity.cause import Cause
-from tightship_analyzers.report.gap_lanes import IDLE
+from tightship_analyzers.report.palette import bucket_label, cause_label
 from tightship_platform.results.analysis.figures import FusionCandidate, RooflineFamily
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary
@@ -75,7 +75,7 @@ def _clause(one: RankAnalysis, part: str) -> str:
             return "has not begun its work or is done with it" if outside else CLAUSE[part]
         cause = max((*HOST_CLAUSE, Cause.HOST_DISPATCH.word), key=lambda word: by_cause.get(word, 0))
         return HOST_CLAUSE.get(cause, CLAUSE[Bucket.HOST])
-    return CLAUSE.get(part, f"is in {part.replace('_', ' ')}")
+    return CLAUSE.get(part, f"is in {bucket_label(part)}")
 
 
 def devices_differ(result: RunAnalysis) -> str | None:
@@ -146,9 +146,8 @@ def idle_rows(one: RankAnalysis) -> list[tuple[str, str, int]]:
     rows = one.figures.window_idle_causes or []
     places = Counter(row.cause for row in rows)
     for row in rows:
-        cause = str(row.cause).replace("_", " ")
         nameless = "smaller places together" if places[row.cause] >= MOST_PLACES else "no place is recorded"
-        key = IDLE.get(cause, cause), str(row.place or nameless)
+        key = cause_label(row.cause), str(row.place or nameless)
         sums[key] = sums.get(key, 0) + int(row.ns)
     return sorted(((*key, ns) for key, ns in sums.items()), key=lambda row: -row[2])
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tightship_analyzers.findings.model import Rule
+from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import (
     device_of,
     devices_differ,
@@ -42,17 +43,6 @@ MAX_BAR_RANKS = 2
 """Up to this many ranks get bars; more get one line each."""
 PLAIN_WIDTH = 120
 """Width where the output is no terminal."""
-
-COLOURS: dict[str, str] = {
-    Bucket.PRODUCTIVE: "green",
-    Bucket.INPUT: "dark_orange",
-    Bucket.CHECKPOINT: "magenta",
-    Bucket.HOST_SYNC: "red",
-    Bucket.HOST: "yellow",
-    Bucket.QUEUED: "bright_yellow",
-    Bucket.COMMUNICATION: "cyan",
-    Bucket.UNEXPLAINED: "bright_black",
-}
 
 
 def print_report(result: RunAnalysis, *, explain: bool = False) -> None:
@@ -94,10 +84,9 @@ def _print_rank(console: Console, one: RankAnalysis) -> None:
     total = summary.window_ns or 1
     steps = summary.steps or 1
     for part, ns in losses_first(one):
-        colour = COLOURS.get(part, "white")
         table.add_row(
-            part.replace("_", " "),
-            Text(_bar(ns / total), style=colour),
+            bucket_label(part),
+            Text(_bar(ns / total), style=bucket_colour(part)),
             format_frac(ns / total),
             format_ns(ns // steps) + (" a step" if summary.steps else ""),
         )
@@ -109,7 +98,7 @@ def _print_ranks(console: Console, ranks: Sequence[RankAnalysis]) -> None:
     parts = [part.value for part in Bucket if any(row.get(part) for row in divided)]
     console.print(Text(ranks_on(ranks), style="bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("RANK", "STEPS", "MEAN STEP", *(part.replace("_", " ").upper() for part in parts)):
+    for name in ("RANK", "STEPS", "MEAN STEP", *(bucket_label(part).upper() for part in parts)):
         table.add_column(name, justify="right")
     for one, row in zip(ranks, divided, strict=True):
         summary = one.summary

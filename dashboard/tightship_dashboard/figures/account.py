@@ -6,8 +6,8 @@ from typing import Any
 
 from dash import html
 
+from tightship_analyzers.report.palette import BUCKET_COLOUR
 from tightship_dashboard.figures.elements import Node, link
-from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_MEANING
 from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, has_no_trace, losses

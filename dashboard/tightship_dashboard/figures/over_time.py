@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
+from tightship_analyzers.report.palette import BUCKET_COLOUR
 from tightship_dashboard.figures import chart
-from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, losses

@@ -1,31 +1,12 @@
-"""One colour per bucket, the same on every page and in both themes.
-
-The hues are those of Okabe and Ito (jfly.uni-koeln.de/color), shifted where needed: each keeps a contrast of at least
-3:1 (WCAG 1.4.11) against the paper of the light theme and of the dark one, so no colour changes with the theme, and any
-two stay apart for people who see red and green alike. A label stands beside every colour all the same.
-"""
+"""Colours of the pages; those of buckets and causes are the report's (`report/palette.py`)."""
 
 from __future__ import annotations
 
-from tightship_platform.vocabulary import Bucket, CaptureState, RunState
+from tightship_platform.vocabulary import CaptureState, RunState
 
 PAPER_LIGHT = "#fffefc"
 PAPER_DARK = "#14161a"
 MIN_CONTRAST = 3.0
-
-BUCKET_COLOUR: dict[Bucket, str] = {
-    Bucket.PRODUCTIVE: "#009E73",
-    Bucket.INPUT: "#CF7B00",
-    Bucket.CHECKPOINT: "#3A96D6",
-    Bucket.HOST_SYNC: "#DC3E1A",
-    Bucket.HOST: "#C562A2",
-    Bucket.QUEUED: "#009CB4",
-    Bucket.COMMUNICATION: "#1869D4",
-    Bucket.HELD_IDLE: "#7D6B00",
-    Bucket.STARTUP: "#7555A7",
-    Bucket.SHUTDOWN: "#4F7378",
-    Bucket.UNEXPLAINED: "#929292",
-}
 
 RUN_COLOUR: dict[RunState, str] = {
     RunState.RUNNING: "#009E73",

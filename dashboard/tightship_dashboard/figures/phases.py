@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 
 from dash import html
 
+from tightship_analyzers.report.palette import BUCKET_COLOUR
 from tightship_dashboard.figures.elements import Node, attrs
-from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.results.run import Run
 from tightship_platform.results.timeline import Timeline

@@ -15,8 +15,8 @@ from dash import html
 from made_records import make
 from plotly.utils import PlotlyJSONEncoder
 
+from tightship_analyzers.report.palette import BUCKET_COLOUR
 from tightship_dashboard.figures import account, captures, chart, elements, gap, grid, metrics, over_time, phases
-from tightship_dashboard.figures.palette import BUCKET_COLOUR
 from tightship_dashboard.pages import one_run
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.evidence import Gap

@@ -7,6 +7,8 @@ import math
 
 import pytest
 
+from tightship_analyzers.facts.activity.cause import Cause
+from tightship_analyzers.report.palette import BUCKET_COLOUR, CAUSE_LABEL, cause_bucket, cause_label
 from tightship_dashboard.figures import palette
 from tightship_dashboard.sentences import buckets
 from tightship_platform.vocabulary import Bucket, CaptureState, RunState
@@ -17,11 +19,20 @@ def test_every_bucket_is_described_and_readable_in_both_themes(bucket: Bucket) -
     assert buckets.BUCKET_MEANING[bucket].endswith(".")
     assert buckets.BUCKET_CLAUSE[bucket]
     for paper in (palette.PAPER_LIGHT, palette.PAPER_DARK):
-        assert palette.has_contrast(palette.BUCKET_COLOUR[bucket], paper), paper
+        assert palette.has_contrast(BUCKET_COLOUR[bucket], paper), paper
 
 
 def test_no_two_buckets_share_a_colour() -> None:
-    assert len(set(palette.BUCKET_COLOUR.values())) == len(Bucket)
+    assert len(set(BUCKET_COLOUR.values())) == len(Bucket)
+
+
+def test_every_cause_has_a_label_and_the_bucket_of_its_time() -> None:
+    assert set(CAUSE_LABEL) == set(Cause)
+    for cause in Cause:
+        assert cause_label(cause.word) == CAUSE_LABEL[cause]
+        assert cause_bucket(cause.word) is cause.bucket
+    assert cause_label("of_tomorrow") == "of tomorrow"
+    assert cause_bucket("of_tomorrow") is Bucket.UNEXPLAINED
 
 
 Colour = tuple[float, float, float]
@@ -55,7 +66,7 @@ def lab(colour: Colour) -> Colour:
 @pytest.mark.parametrize("by", ["everybody else", "deuteranope", "protanope"])
 def test_any_two_buckets_are_told_apart(by: str) -> None:
     for one, other in itertools.combinations(Bucket, 2):
-        pair = [lab(as_seen(linear(palette.BUCKET_COLOUR[b]), by)) for b in (one, other)]
+        pair = [lab(as_seen(linear(BUCKET_COLOUR[b]), by)) for b in (one, other)]
         assert math.dist(*pair) > 10, (one, other)
 
 

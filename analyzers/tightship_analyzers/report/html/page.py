@@ -13,6 +13,7 @@ from tightship_analyzers.report.html.figures import (
 )
 from tightship_analyzers.report.html.findings import findings_section
 from tightship_analyzers.report.html.markup import Content, Markup, bar, element, table, text
+from tightship_analyzers.report.palette import BUCKET_COLOUR, bucket_label
 from tightship_analyzers.report.sentences import (
     device_of,
     devices_differ,
@@ -71,7 +72,8 @@ def _header(result: RunAnalysis) -> list[Markup]:
 
 
 def _style() -> str:
-    return resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
+    sheet = resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
+    return sheet + "\n".join(f".{bucket} {{ background: {colour}; }}" for bucket, colour in BUCKET_COLOUR.items())
 
 
 def _section(name: str, title: str, content: Content) -> Markup:
@@ -124,14 +126,14 @@ def _went(one: RankAnalysis) -> str:
 
 
 def _swatch(part: str) -> Markup:
-    return element("span", [element("i", None, class_=f"mark {part}"), f"{part.replace('_', ' ')} "])
+    return element("span", [element("i", None, class_=f"mark {part}"), f"{bucket_label(part)} "])
 
 
 def _bar(one: RankAnalysis) -> Markup:
     total, divided = one.summary.window_ns or 1, one.summary.buckets
     # In one order for all ranks, so that they can be compared.
     parts = [
-        (part.value, divided[part] / total, f"{part.replace('_', ' ')}: {format_frac(divided[part] / total)}")
+        (part.value, divided[part] / total, f"{bucket_label(part)}: {format_frac(divided[part] / total)}")
         for part in Bucket
         if divided.get(part)
     ]
