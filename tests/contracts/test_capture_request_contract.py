@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 from capture_steps import NOW, SHA, armed, claimed, never, request, state_of, store, uploaded
-from records import MIN, T0, S, beat, ended, lease_of, live, started, told
+from records import MIN, T0, S, beat, ended, lease_of, live, reported, started
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform import captures as capture_flow
-from tightship_platform import ingest
+from tightship_platform import captures, ingest
 from tightship_platform.captures.requests import MAX_WAITING
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Trace
 from tightship_platform.errors import Conflict, Invalid, NotFound
-from tightship_platform.queries import captures
+from tightship_platform.queries.captures import get_capture
 from tightship_platform.wire import LEASE_NS, CaptureParams
 
 
@@ -35,21 +34,21 @@ def session(database: Database) -> Iterator[Session]:
 def test_from_request_to_analysis(session: Session) -> None:
     key = request(session, "train", requested_by="dashboard", params=CaptureParams(stacks=False))
     assert state_of(session, key) == ("requested", None)
-    (lease,) = capture_flow.lease(session, lease_of("zz", "a1"), now=NOW + S)
+    (lease,) = captures.lease(session, lease_of("zz", "a1"), now=NOW + S)
     assert (lease.capture, lease.run, lease.attempt) == (key, "a1", 1)
     assert lease.params == CaptureParams(stacks=False)
     assert lease.lease_expires_ns == NOW + S + LEASE_NS
-    assert capture_flow.lease(session, lease_of("a1"), now=NOW + S) == []
-    capture_flow.report(session, key, told("armed", ranks=[0, 1]), now=NOW + 2 * S)
-    capture_flow.report(session, key, told("recording"), now=NOW + 3 * S)
-    capture_flow.report(session, key, told("written"), now=NOW + 4 * S)
+    assert captures.lease(session, lease_of("a1"), now=NOW + S) == []
+    captures.report(session, key, reported("armed", ranks=[0, 1]), now=NOW + 2 * S)
+    captures.report(session, key, reported("recording"), now=NOW + 3 * S)
+    captures.report(session, key, reported("written"), now=NOW + 4 * S)
     assert not store(session, key, 1, now=NOW + 5 * S).completed
     assert state_of(session, key) == ("written", None)
     assert store(session, key, 0, now=NOW + 6 * S).completed
     assert state_of(session, key) == ("uploaded", None)
     claimed(session, key, now=NOW + 7 * S)
-    capture_flow.analyzed(session, key, now=NOW + 8 * S)
-    capture = captures.get_capture(session, key)
+    captures.analyzed(session, key, now=NOW + 8 * S)
+    capture = get_capture(session, key)
     states = ["requested", "leased", "armed", "recording", "written", "uploaded", "analyzed"]
     assert capture.stages == {
         state: NOW + second * S for state, second in zip(states, (0, 1, 2, 3, 4, 6, 8), strict=True)
@@ -67,14 +66,14 @@ def test_from_request_to_analysis(session: Session) -> None:
 
 def test_files_may_come_before_the_agent_says_written(session: Session) -> None:
     key = uploaded(session)
-    capture_flow.report(session, key, told("written", ranks=[0]), now=NOW + S)
+    captures.report(session, key, reported("written", ranks=[0]), now=NOW + S)
     assert state_of(session, key) == ("uploaded", None)
 
 
 def test_everything_may_be_said_twice(session: Session) -> None:
     key = armed(session, (0, 1))
     for state in ("armed", "recording", "recording", "written", "recording", "armed"):
-        capture_flow.report(session, key, told(state, ranks=[0, 1]), now=NOW + S)
+        captures.report(session, key, reported(state, ranks=[0, 1]), now=NOW + S)
     assert state_of(session, key) == ("written", None)
     first, again = store(session, key), store(session, key)
     assert (first.trace.id, first.completed) == (again.trace.id, again.completed)
@@ -82,7 +81,7 @@ def test_everything_may_be_said_twice(session: Session) -> None:
     assert not store(session, key, 1).completed
     claimed(session, key)
     for _ in range(2):
-        capture_flow.analyzed(session, key, now=NOW)
+        captures.analyzed(session, key, now=NOW)
     assert not store(session, key).completed
     assert len(session.scalars(select(Trace)).all()) == 2
     assert state_of(session, key) == ("analyzed", None)
@@ -94,7 +93,7 @@ def test_everything_may_be_said_twice(session: Session) -> None:
 def test_a_workflow_means_its_newest_live_run(session: Session) -> None:
     ingest.apply_run(session, started("b2", start_ns=T0 + S), now=NOW)
     ingest.apply_run(session, ended("c3", start_ns=T0 + 2 * S, end_ns=T0 + 3 * S), now=NOW)
-    assert captures.get_capture(session, request(session, "train")).run == "b2"
+    assert get_capture(session, request(session, "train")).run == "b2"
 
 
 def test_an_unknown_target_names_what_runs(session: Session) -> None:
@@ -139,23 +138,23 @@ def test_parameters_out_of_range_are_refused(session: Session, params: CapturePa
 
 def test_iterations_are_accepted(session: Session) -> None:
     key = request(session, params=CaptureParams(duration_ns=None, iterations=5))
-    assert captures.get_capture(session, key).params.iterations == 5
+    assert get_capture(session, key).params.iterations == 5
 
 
 def test_a_second_request_waits_and_says_for_what(session: Session) -> None:
     first, second = request(session), request(session)
     assert state_of(session, second) == ("requested", f"waits for capture {first}")
-    assert [lease.capture for lease in capture_flow.lease(session, lease_of("a1"), now=NOW)] == [first]
-    assert capture_flow.lease(session, lease_of("a1"), now=NOW) == []
+    assert [lease.capture for lease in captures.lease(session, lease_of("a1"), now=NOW)] == [first]
+    assert captures.lease(session, lease_of("a1"), now=NOW) == []
     third = request(session)
     assert state_of(session, third) == ("requested", f"waits for capture {first}")
     # It does not expire while it waits, however long that is.
     for later in range(0, 400, 20):
-        capture_flow.report(session, first, told("recording", ranks=[0]), now=NOW + later * S)
-        capture_flow.sweep(session, never, now=NOW + later * S)
+        captures.report(session, first, reported("recording", ranks=[0]), now=NOW + later * S)
+        captures.sweep(session, never, now=NOW + later * S)
     assert state_of(session, second)[0] == state_of(session, third)[0] == "requested"
     store(session, first, now=NOW + 400 * S)
-    assert [lease.capture for lease in capture_flow.lease(session, lease_of("a1"), now=NOW + 400 * S)] == [second]
+    assert [lease.capture for lease in captures.lease(session, lease_of("a1"), now=NOW + 400 * S)] == [second]
     assert state_of(session, second) == ("leased", None)
     assert state_of(session, third) == ("requested", f"waits for capture {second}")
 
@@ -171,33 +170,33 @@ def test_the_queue_of_a_run_is_bounded(session: Session) -> None:
 
 
 def test_a_schedule_asks_again_and_again(session: Session) -> None:
-    capture_flow.set_schedule(session, "train", 10 * MIN, CaptureParams(duration_ns=2 * S))
-    assert capture_flow.request_scheduled_captures(session, now=T0 + 59 * S) == []
-    (key,) = capture_flow.request_scheduled_captures(session, now=T0 + 60 * S)
-    capture = captures.get_capture(session, key)
+    captures.set_schedule(session, "train", 10 * MIN, CaptureParams(duration_ns=2 * S))
+    assert captures.request_scheduled_captures(session, now=T0 + 59 * S) == []
+    (key,) = captures.request_scheduled_captures(session, now=T0 + 60 * S)
+    capture = get_capture(session, key)
     assert (capture.requested_by, capture.params.duration_ns) == ("schedule", 2 * S)
-    assert capture_flow.request_scheduled_captures(session, now=T0 + 20 * MIN) == []  # the last one is under way
-    capture_flow.fail(session, key, "x", now=T0 + 60 * S)
-    assert capture_flow.request_scheduled_captures(session, now=T0 + 11 * MIN - 1) == []
-    assert len(capture_flow.request_scheduled_captures(session, now=T0 + 11 * MIN)) == 1
-    capture_flow.set_schedule(session, "train", None)
-    assert capture_flow.request_scheduled_captures(session, now=T0 + 60 * MIN) == []
+    assert captures.request_scheduled_captures(session, now=T0 + 20 * MIN) == []  # the last one is under way
+    captures.fail(session, key, "x", now=T0 + 60 * S)
+    assert captures.request_scheduled_captures(session, now=T0 + 11 * MIN - 1) == []
+    assert len(captures.request_scheduled_captures(session, now=T0 + 11 * MIN)) == 1
+    captures.set_schedule(session, "train", None)
+    assert captures.request_scheduled_captures(session, now=T0 + 60 * MIN) == []
 
 
 def test_a_run_with_a_full_queue_does_not_keep_others_from_their_schedule(session: Session) -> None:
     ingest.apply_run(session, started("b2"), now=NOW)
     for _ in range(MAX_WAITING):
         request(session)
-    capture_flow.set_schedule(session, "train", 10 * MIN)
-    (key,) = capture_flow.request_scheduled_captures(session, now=T0 + 60 * S)
-    assert captures.get_capture(session, key).run == "b2"
+    captures.set_schedule(session, "train", 10 * MIN)
+    (key,) = captures.request_scheduled_captures(session, now=T0 + 60 * S)
+    assert get_capture(session, key).run == "b2"
 
 
 def test_a_schedule_that_cannot_be_is_refused(session: Session) -> None:
     with pytest.raises(NotFound, match="No workflow named 'nope'"):
-        capture_flow.set_schedule(session, "nope", 10 * MIN)
+        captures.set_schedule(session, "nope", 10 * MIN)
     for every_ns in (59 * S, 0, -1, 31 * 24 * 60 * MIN, 1e12):
         with pytest.raises(Invalid, match="Schedule"):
-            capture_flow.set_schedule(session, "train", every_ns)  # type: ignore[arg-type]
+            captures.set_schedule(session, "train", every_ns)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="Capture duration"):
-        capture_flow.set_schedule(session, "train", 10 * MIN, CaptureParams(duration_ns=1))
+        captures.set_schedule(session, "train", 10 * MIN, CaptureParams(duration_ns=1))

@@ -59,7 +59,7 @@ def test_how_a_run_ended_is_said(database: Database, exit_code: int | None, stat
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("reported", "reason"),
     [
         ({"error": "torch.OutOfMemoryError: CUDA out of memory."}, "1: torch.OutOfMemoryError: CUDA out of memory."),
         ({"oom_kills": 0}, "1"),
@@ -69,12 +69,12 @@ def test_how_a_run_ended_is_said(database: Database, exit_code: int | None, stat
         ({"error": "\n"}, "1"),
     ],
 )
-def test_what_ended_a_run_is_said(database: Database, told: dict[str, Any], reason: str) -> None:
+def test_what_ended_a_run_is_said(database: Database, reported: dict[str, Any], reason: str) -> None:
     with database.session() as session:
-        ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=1, **told), now=NOW)
+        ingest.apply_run(session, ended(end_ns=T0 + S, exit_code=1, **reported), now=NOW)
         run = runs.get_run(session, "a1")
     assert run.reason == f"ended with exit code {reason}"
-    assert run.error == (reason.partition(": ")[2] or None) and run.oom_kills == told.get("oom_kills")
+    assert run.error == (reason.partition(": ")[2] or None) and run.oom_kills == reported.get("oom_kills")
 
 
 def test_what_a_run_survived_did_not_end_it(database: Database) -> None:

@@ -8,11 +8,11 @@ import pytest
 from records import GPU, MIN, T0, S, ask, batch, beat, held, live, started
 from sqlalchemy.orm import Session
 
-from tightship_platform import captures as capture_flow
-from tightship_platform import ingest
+from tightship_platform import captures, ingest
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.queries import captures, hosts
+from tightship_platform.queries import hosts
+from tightship_platform.queries.captures import get_capture, list_captures, newest_captures
 from tightship_platform.wire import CaptureParams, DeviceRecord
 
 NOW = T0 + MIN
@@ -33,32 +33,32 @@ def session(database: Database) -> Iterator[Session]:
 
 def _ask(session: Session, run: str, second: int, *, stacks: bool = True) -> str:
     params = CaptureParams(stacks=stacks)
-    return capture_flow.request(session, ask(run, params=params), now=NOW + second * S).key
+    return captures.request(session, ask(run, params=params), now=NOW + second * S).key
 
 
 def test_the_newest_captures_of_every_workflow(session: Session) -> None:
     first, second = _ask(session, "a1", 1), _ask(session, "a2", 2, stacks=False)
     other = _ask(session, "b1", 3)
-    found = captures.newest_captures(session, each=5)
+    found = newest_captures(session, each=5)
     assert {name: [one.capture for one in listed] for name, listed in found.items()} == {
         "bare": [],
         "eval": [other],
         "train": [second, first],
     }
-    assert found["train"][0] == captures.get_capture(session, second)
-    assert [one.capture for one in captures.newest_captures(session, each=1)["train"]] == [second]
+    assert found["train"][0] == get_capture(session, second)
+    assert [one.capture for one in newest_captures(session, each=1)["train"]] == [second]
     with pytest.raises(Invalid):
-        captures.newest_captures(session, each=0)
+        newest_captures(session, each=0)
 
 
 def test_captures_of_a_workflow(session: Session) -> None:
     first, second = _ask(session, "a1", 1), _ask(session, "a2", 2)
     _ask(session, "b1", 3)
-    listed = captures.list_captures(session, workflow="train")
+    listed = list_captures(session, workflow="train")
     assert [one.capture for one in listed] == [second, first]
-    assert [one.capture for one in captures.list_captures(session, workflow="train", run="a1")] == [first]
-    assert captures.list_captures(session, workflow="bare") == []
-    assert captures.list_captures(session, workflow="no'such%work\\flow") == []
+    assert [one.capture for one in list_captures(session, workflow="train", run="a1")] == [first]
+    assert list_captures(session, workflow="bare") == []
+    assert list_captures(session, workflow="no'such%work\\flow") == []
 
 
 def test_the_machine_of_a_run(session: Session) -> None:

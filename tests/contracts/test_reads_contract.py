@@ -31,13 +31,13 @@ from records import (
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from tightship_platform import captures as capture_flow
-from tightship_platform import ingest
+from tightship_platform import captures, ingest
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.queries import captures, findings, fleet, opportunities, runs, timeline, workflows
+from tightship_platform.queries import findings, fleet, opportunities, runs, timeline, workflows
 from tightship_platform.queries.allocations import union
+from tightship_platform.queries.captures import find_trace, get_capture, list_captures
 from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket
@@ -127,10 +127,10 @@ def test_unknown_keys_are_not_found_with_a_hint(session: Session) -> None:
     for read in (
         lambda: runs.get_run(session, "nope"),
         lambda: timeline.run_timeline(session, "nope"),
-        lambda: captures.get_capture(session, "nope"),
-        lambda: captures.list_captures(session, run="nope"),
-        lambda: captures.find_trace(session, 7),
-        lambda: captures.find_trace(session, 2**70),
+        lambda: get_capture(session, "nope"),
+        lambda: list_captures(session, run="nope"),
+        lambda: find_trace(session, 7),
+        lambda: find_trace(session, 2**70),
         lambda: findings.get_finding(session, 7),
         lambda: findings.get_finding(session, -(2**70)),
         lambda: findings.list_findings(session, run="nope"),
@@ -148,10 +148,10 @@ def test_unknown_keys_are_not_found_with_a_hint(session: Session) -> None:
 def test_captures_are_listed_newest_first(session: Session) -> None:
     for key in ("a1", "b2"):
         ingest.apply_run(session, started(key), now=NOW)
-    asked = [capture_flow.request(session, ask(key), now=NOW + i).key for i, key in enumerate(("a1", "b2", "a1"))]
-    assert [capture.capture for capture in captures.list_captures(session)] == asked[::-1]
-    assert [capture.capture for capture in captures.list_captures(session, run="a1")] == [asked[2], asked[0]]
-    first = captures.get_capture(session, asked[0])
+    asked = [captures.request(session, ask(key), now=NOW + i).key for i, key in enumerate(("a1", "b2", "a1"))]
+    assert [capture.capture for capture in list_captures(session)] == asked[::-1]
+    assert [capture.capture for capture in list_captures(session, run="a1")] == [asked[2], asked[0]]
+    first = get_capture(session, asked[0])
     promised = "capture run workflow state reason requested_ns requested_by stages expected params ranks latency_s"
     assert set(promised.split()) <= set(vars(first))
     assert (first.latency_s, first.ranks, first.stages) == (None, [], {"requested": NOW})
@@ -238,7 +238,7 @@ def test_workflows_count_their_runs(session: Session) -> None:
     _run(session, "a1", "one", start_ns=T0)
     _run(session, "a2", "one", start_ns=T0 + S)
     ingest.apply_run(session, started("b1", "two", start_ns=T0 + 2 * S), now=NOW)
-    capture_flow.set_schedule(session, "two", 10 * MIN)
+    captures.set_schedule(session, "two", 10 * MIN)
     listed = workflows.list_workflows(session)
     assert [(w.workflow, w.runs, w.live, w.last_start_ns) for w in listed] == [
         ("two", 1, 1, T0 + 2 * S),
@@ -354,9 +354,9 @@ def test_a_timeline_is_thinned_in_the_database(session: Session) -> None:
 
 def test_a_stall_shows_as_no_steps(session: Session) -> None:
     ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + 60 * S), now=NOW)
-    told = steps([T0 + 2 * S, T0 + 3 * S, *range(T0 + 40 * S, T0 + 60 * S, S)])
-    told += steps([T0 + 20 * S], each=10, width_ns=10 * S)
-    ingest.apply_batch(session, batch(steps=told), now=NOW)
+    reported = steps([T0 + 2 * S, T0 + 3 * S, *range(T0 + 40 * S, T0 + 60 * S, S)])
+    reported += steps([T0 + 20 * S], each=10, width_ns=10 * S)
+    ingest.apply_batch(session, batch(steps=reported), now=NOW)
     (rank,) = timeline.run_timeline(session, "a1", points=30).steps
     rates = dict(zip(((t - T0) // S for t in rank.time_ns), rank.steps_per_s, strict=True))
     assert rates[2] == 2.0
@@ -377,8 +377,8 @@ def test_buckets_that_straddle_slices_show_a_steady_rate(session: Session) -> No
 def test_records_after_the_end_extend_the_time_shown(session: Session) -> None:
     """A launcher's clock was set back, or an agent's is ahead: there is not a slice per nanosecond."""
     ingest.apply_run(session, ended(start_ns=T0, end_ns=T0), now=NOW)
-    told = steps([T0, T0 + 10 * S, T0 + 20 * S], each=5, width_ns=10 * S)
-    ingest.apply_batch(session, batch(devices=[CPU], steps=told, run_samples=run_samples([T0 + 7 * S])), now=NOW)
+    reported = steps([T0, T0 + 10 * S, T0 + 20 * S], each=5, width_ns=10 * S)
+    ingest.apply_batch(session, batch(devices=[CPU], steps=reported, run_samples=run_samples([T0 + 7 * S])), now=NOW)
     found = timeline.run_timeline(session, "a1", points=6)
     assert (found.start_ns, found.end_ns, found.width_ns) == (T0, T0 + 30 * S, 5 * S)
     [series] = found.steps
@@ -415,9 +415,9 @@ def test_no_times_make_a_timeline_long(
     session.rollback()
     much_later = T0 + 4001 * DAY
     ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + end_ns), now=much_later)
-    told = [one for rank, at, width_ns in buckets for one in steps([T0 + at], rank=rank, width_ns=width_ns)]
+    reported = [one for rank, at, width_ns in buckets for one in steps([T0 + at], rank=rank, width_ns=width_ns)]
     times = [T0 + at for _, at, _ in buckets]
-    ingest.apply_batch(session, batch(devices=[CPU], steps=told, run_samples=run_samples(times)), now=much_later)
+    ingest.apply_batch(session, batch(devices=[CPU], steps=reported, run_samples=run_samples(times)), now=much_later)
     found = timeline.run_timeline(session, "a1", points=points)
     for series in (*found.steps, *found.run_samples, *found.devices):
         assert len(series.time_ns) <= points + 1
@@ -432,8 +432,8 @@ def test_holes_of_very_many_ranks_are_not_filled(session: Session, monkeypatch: 
     ingest.apply_run(session, ended(start_ns=T0, end_ns=T0 + 100 * S), now=NOW)
     two = [T0, T0 + 99 * S]
     for ranks, shown in ((2, list(range(100))), (3, [0, 1, 98, 99])):
-        told = [one for rank in range(ranks) for one in steps(two, rank=rank)]
-        ingest.apply_batch(session, batch(steps=told), now=NOW)
+        reported = [one for rank in range(ranks) for one in steps(two, rank=rank)]
+        ingest.apply_batch(session, batch(steps=reported), now=NOW)
         found = timeline.run_timeline(session, "a1", points=100).steps
         assert [[(t - T0) // S for t in rank.time_ns] for rank in found] == [shown] * ranks
         assert {rate for rank in found for rate in rank.steps_per_s[1:-1]} == {0.0}
@@ -457,7 +457,7 @@ def test_long_runs_are_read_from_their_rollups(session: Session) -> None:
 
 def test_captures_stand_in_the_timeline(session: Session) -> None:
     ingest.apply_run(session, started(), now=NOW)
-    key = capture_flow.request(session, ask("a1"), now=NOW).key
+    key = captures.request(session, ask("a1"), now=NOW).key
     assert [vars(span) for span in timeline.run_timeline(session, "a1").captures] == [
         {"capture": key, "state": "requested", "requested_ns": NOW, "start_ns": None, "end_ns": None}
     ]

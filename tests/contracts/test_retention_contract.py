@@ -28,13 +28,12 @@ from records import (
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from tightship_platform import captures as capture_flow
-from tightship_platform import ingest
+from tightship_platform import captures, ingest
 from tightship_platform.captures import files
 from tightship_platform.database import partitions
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import HostSample, RemovedDay, Rollup, Run, RunSample, Sample, StepStat, Trace
-from tightship_platform.queries import captures
+from tightship_platform.queries.captures import get_capture
 from tightship_platform.queries.timeline import run_timeline
 from tightship_platform.samples import retention, rollups
 from tightship_platform.samples.retention import DAY_NS, remove_minutes, remove_samples
@@ -298,9 +297,9 @@ def test_old_traces_lose_their_files_and_keep_what_was_found(database: Database)
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         old = uploaded(session)
-        capture_flow.analyzed(session, old, now=NOW)
-        unfinished = capture_flow.request(session, ask("a1"), now=NOW).key
-        capture_flow.lease(session, lease_of("a1"), now=NOW)
+        captures.analyzed(session, old, now=NOW)
+        unfinished = captures.request(session, ask("a1"), now=NOW).key
+        captures.lease(session, lease_of("a1"), now=NOW)
     with database.session() as session:
         session.execute(update(Trace).values(summary={"steps": 7}))
         end = NOW + 90 * DAY_NS
@@ -308,10 +307,10 @@ def test_old_traces_lose_their_files_and_keep_what_was_found(database: Database)
         assert files.give_up_old(session, keep_days=90, now=end + 1) == 1
         assert files.give_up_old(session, keep_days=90, now=end + 2) == 0
     with database.session() as session:
-        (rank,) = captures.get_capture(session, old).ranks
+        (rank,) = get_capture(session, old).ranks
         assert (rank.url, rank.bytes) == (None, 10)
         assert session.scalars(select(Trace.summary)).all() == [{"steps": 7}]
-        assert captures.get_capture(session, unfinished).state == "leased"
+        assert get_capture(session, unfinished).state == "leased"
 
 
 def test_traces_of_a_capture_under_way_are_not_old(database: Database) -> None:

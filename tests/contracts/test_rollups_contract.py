@@ -32,9 +32,9 @@ def _rows(session: Session, width_ns: int) -> list[dict[str, Any]]:
 def test_minutes_and_hours_are_means(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(start_ns=START), now=NOW)
-        told = samples(range(START, START + 60 * MIN, 10 * S), util_frac=0.25, memory_used_bytes=101, power_w=10.0)
-        told += samples(range(START + 5 * S, START + 30 * MIN, 10 * S), util_frac=0.75)
-        ingest.apply_batch(session, batch(devices=[CPU], samples=told, allocations=[held(start_ns=START)]), now=NOW)
+        reported = samples(range(START, START + 60 * MIN, 10 * S), util_frac=0.25, memory_used_bytes=101, power_w=10.0)
+        reported += samples(range(START + 5 * S, START + 30 * MIN, 10 * S), util_frac=0.75)
+        ingest.apply_batch(session, batch(devices=[CPU], samples=reported, allocations=[held(start_ns=START)]), now=NOW)
         assert rollups.roll_up(session, now=NOW) == 60
         minutes, hours = _rows(session, rollups.MINUTE_NS), _rows(session, rollups.HOUR_NS)
     assert [row["time_ns"] for row in minutes] == [START + i * MIN for i in range(60)]
@@ -71,9 +71,9 @@ def test_only_the_time_that_a_run_held_the_device_counts(database: Database) -> 
             held("b2", START + MIN + 30 * S, START + 2 * MIN),
             held("b2", START + 3 * MIN, device="GPU-1"),
         ]
-        told = samples(range(START, START + 4 * MIN, S), util_frac=0.5)
-        told += samples(range(START, START + 4 * MIN, S), "GPU-1", util_frac=0.25)
-        ingest.apply_batch(session, batch(devices=[CPU, GPU], samples=told, allocations=allocations), now=NOW)
+        reported = samples(range(START, START + 4 * MIN, S), util_frac=0.5)
+        reported += samples(range(START, START + 4 * MIN, S), "GPU-1", util_frac=0.25)
+        ingest.apply_batch(session, batch(devices=[CPU, GPU], samples=reported, allocations=allocations), now=NOW)
         rollups.roll_up(session, now=NOW)
         rows = _rows(session, rollups.MINUTE_NS)
     assert [(row["key"], row["uuid"], (row["time_ns"] - START) // MIN, row["samples"]) for row in rows] == [
@@ -87,12 +87,12 @@ def test_two_runs_that_share_a_device_have_each_their_row(database: Database) ->
     with database.session() as session:
         for key in ("a1", "b2"):
             ingest.apply_run(session, started(key, start_ns=START), now=NOW)
-        told = batch(
+        reported = batch(
             devices=[CPU],
             samples=samples(range(START, START + MIN, S), util_frac=0.5),
             allocations=[held("a1", START), held("b2", START)],
         )
-        ingest.apply_batch(session, told, now=NOW)
+        ingest.apply_batch(session, reported, now=NOW)
         rollups.roll_up(session, now=NOW)
         assert [(row["key"], row["samples"]) for row in _rows(session, rollups.MINUTE_NS)] == [("a1", 60), ("b2", 60)]
 
@@ -116,8 +116,8 @@ def test_what_comes_very_late_is_rolled_up_as_it_comes(database: Database) -> No
 def test_samples_after_the_end_do_not_count(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(start_ns=START), now=NOW)
-        told = samples(range(START, START + 3 * MIN, S), util_frac=0.5)
-        ingest.apply_batch(session, batch(devices=[CPU], samples=told, allocations=[held(start_ns=START)]), now=NOW)
+        reported = samples(range(START, START + 3 * MIN, S), util_frac=0.5)
+        ingest.apply_batch(session, batch(devices=[CPU], samples=reported, allocations=[held(start_ns=START)]), now=NOW)
         rollups.roll_up(session, now=NOW)
         assert len(_rows(session, rollups.MINUTE_NS)) == 3
         ingest.apply_run(session, ended(start_ns=START, end_ns=START + MIN + 10 * S), now=NOW)

@@ -12,7 +12,7 @@ import pytest
 from api_calls import HOST, RUN, Capture, Served, ok, serving, sha256, trace_file
 from capture_steps import NOW, armed
 from conftest import POSTGRES, PlatformEnv
-from records import S, started, told
+from records import S, reported, started
 from sqlalchemy import delete, select
 from waiting import wait_for
 
@@ -117,10 +117,10 @@ def test_a_file_of_another_attempt_is_not_what_completes_the_capture(database: D
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session)
-        captures.report(session, key, told("requested", reason="stopped"), now=NOW)
+        captures.report(session, key, reported("requested", reason="stopped"), now=NOW)
         asked = LeaseRequest(host="h1", runs=["a1"])
         (lease,) = captures.lease(session, asked, now=NOW + 60 * S)
-        captures.report(session, key, told("armed", ranks=[0]), now=NOW + 60 * S)
+        captures.report(session, key, reported("armed", ranks=[0]), now=NOW + 60 * S)
     first = {"rank": 0, "pid": 100, "host": "h1", "now": NOW + 61 * S}
     with database.session() as session, pytest.raises(Conflict, match="is in attempt 2; this is a file of attempt 1"):
         trace_files.record(session, store, key, _put(store, key, b"old"), attempt=1, **first)

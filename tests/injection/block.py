@@ -37,8 +37,8 @@ class Block:
 
     def group(self, name: str, ranks: list[int]) -> None:
         """A process group, as torch lists them at the head of the file."""
-        told = self._recording.rest.setdefault("distributedInfo", {})
-        told["pg_config"] = [*told.get("pg_config", ()), {"pg_name": name, "ranks": ranks}]
+        reported = self._recording.rest.setdefault("distributedInfo", {})
+        reported["pg_config"] = [*reported.get("pg_config", ()), {"pg_name": name, "ranks": ranks}]
 
     def mark(self, name: str, start_ns: int, end_ns: int) -> None:
         """An annotation."""

@@ -46,7 +46,7 @@ def test_given_servers_are_used_and_left_as_they_were(postgres_url: str, redis_u
     (tmp_path / "test_it.py").write_text(USING)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    postgres: x\n    redis: x\n")
     given = {"TIGHTSHIP_DATABASE_URL": postgres_url, "TIGHTSHIP_BROKER_URL": redis_url, "TIGHTSHIP_REQUIRE_ALL": "1"}
-    told = {"GIVEN_DATABASE": postgres_url, "GIVEN_BROKER": redis_url}
+    reported = {"GIVEN_DATABASE": postgres_url, "GIVEN_BROKER": redis_url}
     command = [
         sys.executable,
         "-m",
@@ -59,7 +59,7 @@ def test_given_servers_are_used_and_left_as_they_were(postgres_url: str, redis_u
         "test_it.py",
     ]
     result = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **given, **told}, capture_output=True, text=True, timeout=120
+        command, cwd=tmp_path, env={**os.environ, **given, **reported}, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, result.stdout
     assert "1 passed" in result.stdout

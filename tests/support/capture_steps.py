@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from records import MIN, T0, ask, lease_of, told
+from records import MIN, T0, ask, lease_of, reported
 from sqlalchemy.orm import Session
 
-from tightship_platform import captures as capture_flow
-from tightship_platform.queries import captures
+from tightship_platform import captures
+from tightship_platform.queries.captures import get_capture
 
 NOW = T0 + MIN
 SHA = "a" * 64
@@ -21,19 +21,19 @@ def never(key: str) -> None:
 
 
 def request(session: Session, target: str = "a1", now: int = NOW, **more: Any) -> str:
-    return capture_flow.request(session, ask(target, **more), now=now).key
+    return captures.request(session, ask(target, **more), now=now).key
 
 
 def armed(session: Session, ranks: tuple[int, ...] = (0,), now: int = NOW) -> str:
     key = request(session, now=now)
-    assert [lease.capture for lease in capture_flow.lease(session, lease_of("a1"), now=now)] == [key]
-    capture_flow.report(session, key, told("armed", ranks=ranks), now=now)
+    assert [lease.capture for lease in captures.lease(session, lease_of("a1"), now=now)] == [key]
+    captures.report(session, key, reported("armed", ranks=ranks), now=now)
     return key
 
 
-def store(session: Session, key: str, rank: int = 0, now: int = NOW, **more: Any) -> capture_flow.StoredTrace:
+def store(session: Session, key: str, rank: int = 0, now: int = NOW, **more: Any) -> captures.StoredTrace:
     given = {"pid": 100 + rank, "host": "h1", "sha256": SHA, "size_bytes": 10, "url": f"traces/{rank}", **more}
-    return capture_flow.trace_stored(session, key, rank=rank, now=now, **given)
+    return captures.trace_stored(session, key, rank=rank, now=now, **given)
 
 
 def uploaded(session: Session, now: int = NOW) -> str:
@@ -42,16 +42,16 @@ def uploaded(session: Session, now: int = NOW) -> str:
     return key
 
 
-def claimed(session: Session, key: str, now: int = NOW) -> capture_flow.Work:
+def claimed(session: Session, key: str, now: int = NOW) -> captures.Work:
     """All its traces are analyzed, and joining them is claimed."""
-    while (work := capture_flow.claim_work(session, key, now=now)) is not None and work.rank is not None:
-        capture_flow.trace_analyzed(session, work, now=now)
+    while (work := captures.claim_work(session, key, now=now)) is not None and work.rank is not None:
+        captures.trace_analyzed(session, work, now=now)
     assert work is not None
     return work
 
 
 def state_of(session: Session, key: str) -> tuple[str, str | None]:
-    capture = captures.get_capture(session, key)
+    capture = get_capture(session, key)
     return capture.state, capture.reason
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from records import MIN, T0, S, ask, batch, ended, held, lease_of, started, steps, told
+from records import MIN, T0, S, ask, batch, ended, held, lease_of, reported, started, steps
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.fleet.capture_analysis import work_on
@@ -41,7 +41,7 @@ def a_capture(database: Database, artifacts: ArtifactStore, run: str, files: Map
         [lease] = captures.lease(session, lease_of(run), now=now)
         assert lease.capture == key
         for state in ("armed", "recording", "written"):
-            captures.report(session, key, told(state, ranks=files), now=now)
+            captures.report(session, key, reported(state, ranks=files), now=now)
     for rank, content in files.items():
         sha256 = hashlib.sha256(content).hexdigest()
         stored = artifacts.write(trace_key(run, key, rank, sha256), [content], max_bytes=1 << 30, sha256=sha256)

@@ -2,7 +2,7 @@
 
 The machine is as simple as can be: a call takes CALL, a kernel starts LATENCY after its call began, GAP after the event
 before it in its stream and when what its stream waits for has ended; a call that waits returns RETURN after that.
-Recorded are calls and kernels; `told`, also what calls and streams wait for, as CUPTI's synchronisation records say it.
+It records calls and kernels; with `reported`, also what calls and streams wait for, as CUPTI's records do.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Command = Think | Kernel | Sync | Read | Wait | Backward
 class Recorded:
     """One run of a program."""
 
-    told: bool = False
+    reported: bool = False
     made: DeviceTrace = field(default_factory=DeviceTrace)
     bounds: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Recorded:
         return link
 
     def _tell(self, name: str, link: int, stream: int | None, other: int = -1) -> None:
-        if self.told:
+        if self.reported:
             on = -1 if stream is None else stream
             args = {"device": 0, "stream": on, "wait_on_stream": other, "correlation": link}
             self.made.add_ns("cuda_sync", name, self._now, self._now, pid=0, tid=on, **args)
@@ -169,9 +169,9 @@ class Recorded:
             self.spans.setdefault(tag, []).append((begin, self._now))
 
 
-def run(step: Sequence[Command], steps: int = 4, *, told: bool = False) -> Recorded:
+def run(step: Sequence[Command], steps: int = 4, *, reported: bool = False) -> Recorded:
     """Run a step again and again. The last mark only closes the last step."""
-    recorded = Recorded(told=told)
+    recorded = Recorded(reported=reported)
     for number in range(steps):
         recorded._mark()
         begin = recorded._now

@@ -106,8 +106,8 @@ class GpuJob(DeviceTrace):
         """The trace as Kineto writes it; a last, empty step closes the one before."""
         self.step(self._steps + 1, self.now_ns, self.now_ns + US)
         before = {"baseTimeNanoseconds": ORIGIN_NS, "deviceProperties": [self._properties()]}
-        told = self.distributed | ({} if self.rank is None else {"rank": self.rank})
-        after = {"distributedInfo": {"backend": "nccl"} | told} if told else {}
+        reported = self.distributed | ({} if self.rank is None else {"rank": self.rank})
+        after = {"distributedInfo": {"backend": "nccl"} | reported} if reported else {}
         return trace_text(self.events, before=before, after=after)
 
 

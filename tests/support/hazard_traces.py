@@ -104,9 +104,9 @@ class PlayedJob(GpuJob):
 
     def reduce(self) -> None:
         """A collective; in one of two its kernel carries its arguments."""
-        told = COLLECTIVE | {"Seq": self.seq} if self.rng.random() < 0.5 else {}
+        reported = COLLECTIVE | {"Seq": self.seq} if self.rng.random() < 0.5 else {}
         begun, name = self.now_ns, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self.launch(name, stream=COMM_STREAM, least_ns=80 * US, most_ns=400 * US, **told)
+        self.launch(name, stream=COMM_STREAM, least_ns=80 * US, most_ns=400 * US, **reported)
         self.host("record_param_comms", begun, self.now_ns, thread=self.thread, **COLLECTIVE)
         self.host("nccl:all_reduce", begun, self.now_ns, category="user_annotation", thread=self.thread)
 
@@ -176,8 +176,8 @@ def with_everything_else(events: Events) -> Events:
             arrow = {"ph": "s"} if event["cat"] == "cuda_runtime" else {"ph": "f", "bp": "e"}
             extra.append(at | arrow | {"cat": "ac2g", "name": "ac2g", "id": event["args"]["correlation"]})
         if event["name"] == "cudaStreamSynchronize":
-            told = {"stream": 7, "device": 0, "correlation": event["args"]["correlation"]}
-            extra.append(event | {"cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7, "args": told})
+            reported = {"stream": 7, "device": 0, "correlation": event["args"]["correlation"]}
+            extra.append(event | {"cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7, "args": reported})
         if event["name"] == UPDATE:
             extra.append(event | {"cat": "gpu_user_annotation", "pid": 0, "tid": 7})
             extra.append(event | {"cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": 0})

@@ -91,13 +91,13 @@ class OneShotDaemon:
         file = read_rank_file(place, uid=os.getuid())
         if file is None or Flag.LAUNCHER in file.flags or file.steps < self._after_steps:
             return b""
-        settings, told = self._config()
+        settings, reported = self._config()
         trace = self._run_dir / "traces" / "t.json"
         final = trace.with_name(f"t_{pid}.json")
         deadline_ns = time.time_ns() + int(self._patience_s * 1e9)
-        if not arm_capture(place, uid=os.getuid(), trace=final, deadline_ns=deadline_ns, **told):
+        if not arm_capture(place, uid=os.getuid(), trace=final, deadline_ns=deadline_ns, **reported):
             return b""
-        self._starts[pid] = told.get("start_ns", 0)
+        self._starts[pid] = reported.get("start_ns", 0)
         self.sent[pid] = final
         lines = {"ACTIVITIES_LOG_FILE": trace, **settings}
         return "".join(f"{key}={value}\n" for key, value in lines.items()).encode()

@@ -127,7 +127,7 @@ def lease_of(*runs: str, host: str = "h1") -> LeaseRequest:
     return LeaseRequest(host=host, runs=list(runs))
 
 
-def told(state: str, *, host: str = "h1", reason: str | None = None, ranks: Iterable[int] = ()) -> CaptureReport:
+def reported(state: str, *, host: str = "h1", reason: str | None = None, ranks: Iterable[int] = ()) -> CaptureReport:
     """An agent's report; rank n has pid 100 + n."""
     return CaptureReport(
         host=host, state=state, reason=reason, expected=[ExpectedRank(rank=rank, pid=100 + rank) for rank in ranks]

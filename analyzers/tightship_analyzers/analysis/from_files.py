@@ -33,7 +33,7 @@ def analyze_paths(
     skipped: list[str] = []
     others: set[int | None] = set()
     with ReadingBars(wanted=progress, files=len(named)) as bars:
-        for source, outcome in analyze_files(list(named), wanted, jobs=jobs, told=bars.tell):
+        for source, outcome in analyze_files(list(named), wanted, jobs=jobs, on_progress=bars.tell):
             bars.done(source)
             if isinstance(outcome, RankPart):
                 _refuse_twins(outcome, parts)

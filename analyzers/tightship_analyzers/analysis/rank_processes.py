@@ -25,7 +25,7 @@ TELL_EVERY_S = 0.1
 
 Outcome = RankPart | TightshipError
 """What `analyze_rank` gives or raises."""
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with (source, bytes read so far, bytes of the file or 0 where unknown)."""
 
 
@@ -35,13 +35,13 @@ def cores() -> int:
 
 
 def analyze_files(
-    sources: Sequence[str], wanted: Wanted, *, jobs: int = 1, told: Told | None = None
+    sources: Sequence[str], wanted: Wanted, *, jobs: int = 1, on_progress: OnProgress | None = None
 ) -> Iterator[tuple[str, Outcome]]:
     """Each file with its outcome, as they become ready; `jobs` at once, in this process where that is one.
 
     A single file is read by two processes where `jobs` allows it, and judged in this one.
     """
-    tell = told or (lambda source, done, total: None)
+    tell = on_progress or (lambda source, done, total: None)
     if jobs <= 1 or len(sources) <= 1:
         for source in sources:
             yield source, _here(source, wanted, tell, processes=min(jobs, 2))
@@ -88,7 +88,7 @@ def _received(connection: Connection, source: str, process: ForkServerProcess) -
         return "done", TightshipError(f"The process that read {shown(source)} {how}; analyze this file alone")
 
 
-def _here(source: str, wanted: Wanted, tell: Told, processes: int = 1) -> Outcome:
+def _here(source: str, wanted: Wanted, tell: OnProgress, processes: int = 1) -> Outcome:
     try:
         return analyze_rank(source, wanted, lambda done, total: tell(source, done, total), processes)
     except TightshipError as error:

@@ -97,7 +97,7 @@ def measure(output: Path | None, steps: int, as_json: bool, command: tuple[str, 
         click.echo(f"Written to {target}. Next: tightship offload plan {target}", err=True)
 
 
-def _wishes(command: Callable[..., None]) -> Callable[..., None]:
+def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """What the user may fix."""
     for option in reversed(
         [
@@ -126,8 +126,8 @@ def _wishes(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--workflow", metavar="NAME", help="Plan from the newest trace of this workflow that the server has.")
 @click.option("-o", "--output", type=_FILE, metavar="FILE", help="Where the plan goes. Default: plan.yaml.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Keys: plan, alternatives, simulated.")
-@_wishes
-def plan(source: Path | None, workflow: str | None, output: Path | None, as_json: bool, **wished: Any) -> None:
+@_plan_options
+def plan(source: Path | None, workflow: str | None, output: Path | None, as_json: bool, **options: Any) -> None:
     """Find the smallest window with the shortest step, and write it as a plan.
 
     SOURCE is a profile that `measure` wrote; a trace of a run (.json, .json.gz), recorded with stacks and shapes; or,
@@ -143,13 +143,13 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         from tightship_offload.plan.explain import explain
         from tightship_offload.plan.file import write_plan
 
-        given = _hardware(wished["hardware"])
+        given = _hardware(options["hardware"])
         if workflow is not None:
             profile, hardware = _of_workflow(workflow), given or _measured()
         else:
             assert source is not None
             profile, hardware = _profile(source, given)
-        constraints = _constraints(wished, profile)
+        constraints = _constraints(options, profile)
         planned = make_plan(profile, hardware, constraints)
         target = output or Path("plan.yaml")
         lines = [f"{heading(planned.plan)}.", *explain(planned.plan)]
@@ -280,26 +280,26 @@ def _measured() -> HardwareSpec:
     return measure_rates()
 
 
-def _constraints(wished: dict[str, Any], profile: Profile) -> Constraints:
+def _constraints(options: dict[str, Any], profile: Profile) -> Constraints:
     from tightship_analyzers.offload_planner.constraints import Constraints
     from tightship_analyzers.offload_planner.plans import rules_for
     from tightship_offload.plan.host_limits import read_host_limits
     from tightship_offload.plan.model import Recompute
 
-    here = wished["hardware"] is None
-    recompute, resident, slots = wished["recompute"], wished["resident"], wished["slots"]
+    here = options["hardware"] is None
+    recompute, resident, slots = options["recompute"], options["resident"], options["slots"]
     count = len(profile.layers)
     if slots is not None and slots > count:
         raise Invalid("--slots", slots, f"1 to {count}, the number of layers")
     return Constraints(
-        device_bytes=wished["device_memory"],
-        host_bytes=wished["host_memory"],
-        pinned_bytes=wished["pinned_budget"],
+        device_bytes=options["device_memory"],
+        host_bytes=options["host_memory"],
+        pinned_bytes=options["pinned_budget"],
         slots=slots,
         resident=None if resident is None else _layers(resident, count),
         recompute=None if recompute is None else Recompute(recompute),
-        micro_batches=wished["micro_batches"],
-        rules=rules_for(profile, early=wished["early"], threads=wished["threads"]),
+        micro_batches=options["micro_batches"],
+        rules=rules_for(profile, early=options["early"], threads=options["threads"]),
         host=read_host_limits() if here else None,
     )
 

@@ -113,13 +113,13 @@ def _by_name(trace: Trace, streams: Streams, blocks: np.ndarray) -> list[tuple[I
         later = end > ended
         latest_row[later], ended[later] = row[later], end[later]
         current_row[current == place] = row[current == place]
-    told, wanted = _recorded(trace, streams, calls, begin, latest)
-    known = ~everything & told & (wanted >= 0)
+    known_waits, wanted = _recorded(trace, streams, calls, begin, latest)
+    known = ~everything & known_waits & (wanted >= 0)
     found.append((calls[known], wanted[known]))
     # Not recorded: what ended last while the call lasted; else a synchronised stream is the one last launched on.
     waited = ended > begin
     wanted = np.where(waited, latest_row, np.where(blocks[calls] == Blocks.STREAM, current_row, -1))
-    known = ~everything & ~told & (wanted >= 0)
+    known = ~everything & ~known_waits & (wanted >= 0)
     found.append((calls[known], wanted[known]))
     return found
 
@@ -129,10 +129,10 @@ def _recorded(
 ) -> tuple[Bools, Int64s]:
     """Which calls a synchronisation record explains, and the event that each waits for (-1: none launched)."""
     syncs, launches = trace.syncs, trace.launches
-    told, wanted = np.zeros(len(calls), dtype=np.bool_), np.full(len(calls), -1, dtype=np.int64)
+    known_waits, wanted = np.zeros(len(calls), dtype=np.bool_), np.full(len(calls), -1, dtype=np.int64)
     record_of = {corr: row for row, corr in enumerate(syncs.correlation.tolist()) if corr > 0}
     if not record_of:
-        return told, wanted
+        return known_waits, wanted
     place_of = _by_correlation(trace)
     for place, corr in enumerate(launches.correlation[calls].tolist()):
         record = record_of.get(corr)
@@ -144,9 +144,9 @@ def _recorded(
             continue
         marked = place_of.get(int(syncs.wait_record[record]))
         before = launches.start_ns[marked] if marked is not None else begin_ns[place]
-        told[place] = True
+        known_waits[place] = True
         wanted[place] = stream.last(np.array([before]), latest_ns[place : place + 1])[0]
-    return told, wanted
+    return known_waits, wanted
 
 
 def _by_correlation(trace: Trace) -> dict[int, int]:

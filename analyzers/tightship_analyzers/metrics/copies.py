@@ -125,8 +125,8 @@ def copies(trace: Trace) -> tuple[Copies, ...] | NotApplicable:
         rows = events.take(mask)
         sized = rows.take(rows.bytes >= 0)
         # A recorded bandwidth is believed as far as it only adds what the clock of the trace cannot show.
-        told = (sized.transfer_ns != MISSING) & (np.abs(sized.transfer_ns - sized.dur_ns) <= tick)
-        took_ns = np.maximum(np.where(told, sized.transfer_ns, sized.dur_ns), 1)
+        recorded = (sized.transfer_ns != MISSING) & (np.abs(sized.transfer_ns - sized.dur_ns) <= tick)
+        took_ns = np.maximum(np.where(recorded, sized.transfer_ns, sized.dur_ns), 1)
         # What the clock shows as no time at all took up to one tick.
         end_ns = np.where(sized.dur_ns > 0, sized.end_ns, sized.start_ns + tick)
         result.append(

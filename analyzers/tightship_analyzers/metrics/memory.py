@@ -69,14 +69,14 @@ def memory_timeline(trace: Trace) -> tuple[MemoryTimeline, ...] | NotApplicable:
     result = []
     for device in np.unique(events.device).tolist():
         own = events.take(events.device == device)
-        told = bool((own.allocated >= 0).all())
+        recorded = bool((own.allocated >= 0).all())
         result.append(
             MemoryTimeline(
                 device=device,
                 time_ns=own.start_ns,
-                allocated_bytes=own.allocated if told else np.cumsum(own.bytes),
+                allocated_bytes=own.allocated if recorded else np.cumsum(own.bytes),
                 reserved_bytes=own.reserved if (own.reserved >= 0).all() else None,
-                is_relative=not told,
+                is_relative=not recorded,
                 allocations=int((own.bytes > 0).sum()),
                 frees=int((own.bytes < 0).sum()),
                 churn_bytes=int(own.bytes[own.bytes > 0].sum()),

@@ -36,7 +36,7 @@ class Limits:
     block_bytes: int = 2**19
     """Text that is decoded at a time; measured: with four times as much the events no longer stay in the cache."""
 
-    second_reader_bytes: int = 8 * 2**20
+    second_process_bytes: int = 8 * 2**20
     """A packed file of so many bytes is worth a second process, see [Note: the second reader]."""
 
 

@@ -37,9 +37,9 @@ def uncaught(size: int) -> bytes:
     if not isinstance(value, Exception):
         return b""
     chain = causes(value)
-    text = told(chain[0])
+    text = reported(chain[0])
     if len(chain) > 1:
-        text += " (after " + told(chain[-1]) + ")"
+        text += " (after " + reported(chain[-1]) + ")"
     return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode("utf-8")
 
 
@@ -59,7 +59,7 @@ def causes(value: BaseException) -> List[BaseException]:  # noqa: UP006
     return chain
 
 
-def told(value: BaseException) -> str:
+def reported(value: BaseException) -> str:
     """`module.Type: message`, as the last line of a traceback, on one line."""
     kind = type(value)
     module, name = kind.__module__, kind.__qualname__

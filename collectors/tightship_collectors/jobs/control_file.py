@@ -152,9 +152,9 @@ def read_error(path: Path, *, uid: int) -> RankError | None:
     if file is None:
         return None
     with _opened(path, os.O_RDONLY, uid) as fd:
-        told = b"" if fd is None else os.pread(fd, OFF_ERROR - OFF_ERROR_NS + ERROR_BYTES, OFF_ERROR_NS)
-    time_ns = int.from_bytes(told[:8], "little")
-    text = told[8:].split(b"\0", 1)[0].decode("utf-8", "replace")
+        reported = b"" if fd is None else os.pread(fd, OFF_ERROR - OFF_ERROR_NS + ERROR_BYTES, OFF_ERROR_NS)
+    time_ns = int.from_bytes(reported[:8], "little")
+    text = reported[8:].split(b"\0", 1)[0].decode("utf-8", "replace")
     if not time_ns or not text:
         return None
     return RankError(time_ns=time_ns, text=text, is_launcher=Flag.LAUNCHER in file.flags)

@@ -87,9 +87,9 @@ def judge(
     """Apply [Note: which processes are ranks] to readings of live processes."""
     oldest_first = sorted(files, key=lambda file: (file.start_ticks, file.pid))
     numbers: dict[int, int] = {}
-    told = [f for f in oldest_first if f.rank >= 0 and (f.steps or not f.flags & HELPERS)]
-    if told:
-        for file in sorted(told, key=lambda f: f.steps == 0):
+    reported = [f for f in oldest_first if f.rank >= 0 and (f.steps or not f.flags & HELPERS)]
+    if reported:
+        for file in sorted(reported, key=lambda f: f.steps == 0):
             if file.rank not in numbers.values():
                 numbers[file.pid] = file.rank
     else:

@@ -87,8 +87,8 @@ def _state_of(pid: int) -> tuple[str, int]:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
         return "", 0
-    told = dict(line.split(":", 1) for line in lines if ":" in line)
-    return told.get("State", "").strip()[:1], int(told.get("ShdPnd", "0"), 16)
+    reported = dict(line.split(":", 1) for line in lines if ":" in line)
+    return reported.get("State", "").strip()[:1], int(reported.get("ShdPnd", "0"), 16)
 
 
 def _witness(lifeline: int, reports: int, signals: Iterable[signal.Signals]) -> None:

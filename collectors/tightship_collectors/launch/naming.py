@@ -76,7 +76,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
 
 def told_command(command: Sequence[str]) -> list[str]:
     """The command as the server is told it: cut to a reasonable size, values of secret options hidden."""
-    told: list[str] = []
+    reported: list[str] = []
     hide_next = False
     for text in command[:MAX_ARGUMENTS]:
         plain = validation.argument(os.fsencode(text).decode("utf-8", "replace"), MAX_ARGUMENT)
@@ -86,8 +86,8 @@ def told_command(command: Sequence[str]) -> list[str]:
         elif found and _SECRET.search(option):
             plain = f"{option}={HIDDEN}"
         hide_next = plain.startswith("-") and not found and _SECRET.search(plain) is not None
-        told.append(plain)
-    return told if len(command) <= MAX_ARGUMENTS else [*told, "…"]
+        reported.append(plain)
+    return reported if len(command) <= MAX_ARGUMENTS else [*reported, "…"]
 
 
 def external_id_of(environ: Mapping[str, str]) -> str | None:

@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard.figures import account, captures, chart, grid, metrics, phases
+from tightship_dashboard.figures import account, chart, grid, metrics, phases
+from tightship_dashboard.figures import captures as capture_table
 from tightship_dashboard.figures.elements import (
     Node,
     command,
@@ -31,7 +32,7 @@ from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, finding_href, runs_href
-from tightship_platform import captures as capture_flow
+from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, audit, require
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import TightshipError
@@ -170,7 +171,7 @@ def register(app: Dash, database: Database) -> None:
             caller = require(Scope.CAPTURE)
             asked = CaptureRequest(target=key, requested_by="dashboard" if caller is LOOPBACK else caller.name)
             with database.session() as session:
-                capture = capture_flow.request(session, asked)
+                capture = captures.request(session, asked)
                 audit(session, caller.name, "capture.request", capture.key, run=key, params=capture.params)
         except TightshipError as error:
             return notice(f"No capture was requested: {error}")
@@ -178,7 +179,7 @@ def register(app: Dash, database: Database) -> None:
 
 
 def _is_settled(read: _Read) -> bool:
-    return not read.is_live and not captures.under_way(read.captures)
+    return not read.is_live and not capture_table.under_way(read.captures)
 
 
 def _capture_button(view: View, read: _Read) -> tuple[bool, str]:
@@ -187,7 +188,7 @@ def _capture_button(view: View, read: _Read) -> tuple[bool, str]:
         return True, "Your token lacks the scope 'capture'."
     if not read.is_live:
         return True, f"The run is {fmt.name(read.run.state)}; only a live run can be captured."
-    if captures.under_way(read.captures):
+    if capture_table.under_way(read.captures):
         return True, "A capture is under way."
     return False, ""
 
@@ -269,8 +270,8 @@ def _offload(used: RunOffload) -> Node:
         "a slot": "wait_slot_ns",
         "gradients": "wait_d2h_ns",
     }
-    told = [f"{fmt.duration(step[key])} for {what}" for what, key in waits.items() if step.get(key)]
-    return html.Span(text + (f"; it waited {', '.join(told)}" if told else ""), className="sentence")
+    reported = [f"{fmt.duration(step[key])} for {what}" for what, key in waits.items() if step.get(key)]
+    return html.Span(text + (f"; it waited {', '.join(reported)}" if reported else ""), className="sentence")
 
 
 def _timeline(view: View, timeline: Timeline) -> Node:
@@ -353,7 +354,7 @@ def _finding_columns() -> list[grid.Column]:
 
 def _captures(view: View, read: _Read) -> Node:
     if read.captures:
-        return captures.listing(read.captures, view.zone)
+        return capture_table.listing(read.captures, view.zone)
     if read.is_live:
         return empty(
             "No trace has been captured.",

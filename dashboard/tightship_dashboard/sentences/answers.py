@@ -125,8 +125,8 @@ def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
         parts += [" Worst finding: ", Link(_without_stop(fmt.name(worst.title)), finding_href(worst.finding))]
         saving = worst.saving
         whole = SavingUnit(saving.unit).whole if saving.unit else "device time"
-        told = saving.share_frac is None or "%" in worst.title  # most titles name the share themselves
-        parts += ["." if told else f", {fmt.percent(saving.share_frac)} of the {whole}."]
+        reported = saving.share_frac is None or "%" in worst.title  # most titles name the share themselves
+        parts += ["." if reported else f", {fmt.percent(saving.share_frac)} of the {whole}."]
     return parts
 
 

@@ -109,7 +109,7 @@ def _take_one(session: Session, run_id: int, host: str, now: int) -> Capture | N
     return None
 
 
-def report(session: Session, key: str, told: CaptureReport, *, now: int | None = None) -> Capture:
+def report(session: Session, key: str, reported: CaptureReport, *, now: int | None = None) -> Capture:
     """Take note of how far the agent is; renews the lease. A late or repeated report changes nothing.
 
     :raises NotFound: no such capture.
@@ -117,14 +117,14 @@ def report(session: Session, key: str, told: CaptureReport, *, now: int | None =
     :raises Invalid: no state that an agent reports, or no reason, or a manifest that cannot be.
     """
     now = now_ns() if now is None else now
-    host = validation.name("Host", told.host)
-    if told.state not in _REPORTABLE:
-        raise Invalid("Reported state", told.state, f"one of {', '.join(_REPORTABLE)}")
-    state = CaptureState(told.state)
-    reason = validation.line(told.reason or "", REASON_MAX)
+    host = validation.name("Host", reported.host)
+    if reported.state not in _REPORTABLE:
+        raise Invalid("Reported state", reported.state, f"one of {', '.join(_REPORTABLE)}")
+    state = CaptureState(reported.state)
+    reason = validation.line(reported.reason or "", REASON_MAX)
     if state in (CaptureState.FAILED, CaptureState.REQUESTED) and not reason:
-        raise Invalid(f"Reason of {state}", told.reason, "one line that says why")
-    manifest = _manifest(told.expected, host)
+        raise Invalid(f"Reason of {state}", reported.reason, "one line that says why")
+    manifest = _manifest(reported.expected, host)
     capture = lock(session, key)
     if capture.lease_host != host:
         holder = f"leased by {capture.lease_host}" if capture.lease_host else "not leased"

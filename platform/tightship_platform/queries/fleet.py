@@ -47,13 +47,13 @@ def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> FleetAcc
         edges = _edges(max(start_ns, since_ns), min(end_ns, until_ns), since_ns, width_ns)
         for *_, bucket, device_ns in buckets:
             before = _until(device_ns, edges[0], start_ns, end_ns)
-            told = before
+            reported = before
             for slice_ns, edge_ns in pairwise(edges):
                 until = _until(device_ns, edge_ns, start_ns, end_ns)
-                slices[(slice_ns - since_ns) // width_ns][bucket] += until - told
-                told = until
+                slices[(slice_ns - since_ns) // width_ns][bucket] += until - reported
+                reported = until
             for counts in (total, teams[team or NO_TEAM], workflows[workflow]):
-                counts[bucket] += told - before
+                counts[bucket] += reported - before
     return FleetAccount(
         since_ns=since_ns,
         until_ns=until_ns,

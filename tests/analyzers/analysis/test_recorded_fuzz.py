@@ -47,13 +47,13 @@ def device_events() -> list[Event]:
         trace.host("Optimizer.step#SGD.step", begin + 900_000, begin + 950_000, category="user_annotation")
         for number in range(12):
             at = begin + 100_000 + number * 50_000
-            told = {"Input Dims": [[64, 128], [128, 64]], "Input type": ["float", "float"], "External id": number}
-            trace.host(("aten::mm", "aten::add", "aten::item")[number % 3], at, at + 30_000, **told)
+            reported = {"Input Dims": [[64, 128], [128, 64]], "Input type": ["float", "float"], "External id": number}
+            trace.host(("aten::mm", "aten::add", "aten::item")[number % 3], at, at + 30_000, **reported)
             trace.pair((at + 2_000, at + 9_000), (at + 10_000, at + 40_000), name=f"kernel_{number}", grid=[4, 1, 1])
         trace.call(begin + 700_000, begin + 800_000, name="cudaStreamSynchronize")
         trace.copy(begin + 810_000, begin + 850_000, name="Memcpy HtoD (Pageable -> Device)", bytes=4096)
-        told = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": step, "In msg nelems": 64}
-        trace.on_device(begin + 860_000, begin + 930_000, name="ncclDevKernel_AllReduce", stream=20, **told)
+        reported = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": step, "In msg nelems": 64}
+        trace.on_device(begin + 860_000, begin + 930_000, name="ncclDevKernel_AllReduce", stream=20, **reported)
         trace.memory(begin + 5_000, 1 << 20, allocated=1 << 20, reserved=1 << 21)
     return trace.events
 

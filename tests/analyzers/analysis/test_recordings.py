@@ -63,8 +63,8 @@ def test_the_defect_is_found_in_the_recording(rule: str, tmp_path: Path) -> None
     assert finding.saving.value == finding.claims.measure_ns
     assert finding.share_frac == finding.saving.value / window.window_ns
     assert 0 <= finding.saving.low <= finding.saving.value <= finding.saving.high <= window.window_ns
-    told = " ".join([finding.title, *(row.text for row in finding.evidence if row.kind == "fact")])
-    assert "recording" in told and not re.search(r"\bsteps?\b", told)
+    reported = " ".join([finding.title, *(row.text for row in finding.evidence if row.kind == "fact")])
+    assert "recording" in reported and not re.search(r"\bsteps?\b", reported)
 
 
 @pytest.mark.parametrize("rule", sorted(set(WHOLE) & set(EXPECTED_NS)))
@@ -159,9 +159,9 @@ def test_faces_speak_of_the_recording(tmp_path: Path) -> None:
     assert "Where the recording went" in drawn and "share of the step" not in drawn
     for said in (printed.split("judged as a whole")[0], re.sub(r"<style>.*?</style>", "", drawn, flags=re.DOTALL)):
         assert not re.search(r"\ba step\b(?!s)|of the step", said.replace("no whole step", "")), said
-    told = json.loads(runner.invoke(analyze, [str(path), "--json"]).stdout)
-    assert {finding["saving"]["unit"] for finding in told["findings"]} == {"ns/recording"}
-    [rank] = told["ranks"]
+    reported = json.loads(runner.invoke(analyze, [str(path), "--json"]).stdout)
+    assert {finding["saving"]["unit"] for finding in reported["findings"]} == {"ns/recording"}
+    [rank] = reported["ranks"]
     assert rank["saving_unit"] == "ns/recording" and rank["steps"] == [] and rank["simulation_error_frac"] is not None
     assert 0 < rank["joint_saving_frac"] <= 1
 

@@ -164,8 +164,8 @@ def made(tmp_path: Path, *, device: str = H100, shapes: bool = True, stacks: boo
     trace = DeviceTrace()
 
     def op(name: str, at_ns: int, inputs: Inputs, device_ns: tuple[int, int]) -> None:
-        told: dict[str, Any] = {"Input Dims": inputs.dims, "Input type": inputs.types} if shapes else {}
-        trace.host(name, at_ns, at_ns + 5_000, **told)
+        reported: dict[str, Any] = {"Input Dims": inputs.dims, "Input type": inputs.types} if shapes else {}
+        trace.host(name, at_ns, at_ns + 5_000, **reported)
         trace.pair((at_ns + 1_000, at_ns + 2_000), device_ns, name=f"kernel of {name}")
 
     for step in range(3):
@@ -221,8 +221,8 @@ def test_utilisation_is_of_all_devices(tmp_path: Path) -> None:
         for number in range(8):
             at_ns = begin + 10_000 * (number + 1)
             inputs = given((8192, 8192), (8192, 4096))
-            told: dict[str, Any] = {"Input Dims": inputs.dims, "Input type": inputs.types}
-            trace.host("aten::mm", at_ns, at_ns + 5_000, **told)
+            reported: dict[str, Any] = {"Input Dims": inputs.dims, "Input type": inputs.types}
+            trace.host("aten::mm", at_ns, at_ns + 5_000, **reported)
             trace.pair((at_ns + 1_000, at_ns + 2_000), (begin + 100_000, begin + 900_000), device=number)
     found = opened(tmp_path, trace, H100)[Roofline]
     device = hardware.find(H100)

@@ -35,9 +35,9 @@ def rows(trace: Trace, tag: str) -> np.ndarray:
 
 
 def saved_and_truth(
-    step: tuple[Command, ...], tag: str, kind: str, folder: Path, share: float = 0.0, *, told: bool = False
+    step: tuple[Command, ...], tag: str, kind: str, folder: Path, share: float = 0.0, *, reported: bool = False
 ) -> tuple[int, int]:
-    before = run(step, STEPS, told=told)
+    before = run(step, STEPS, reported=reported)
     after = run(changed(step, tag, share), STEPS)
     trace = before.read(folder)
     spans, edits = before.at(tag), Edits()
@@ -158,7 +158,7 @@ def test_a_side_stream_holds_the_main_one(tmp_path: Path) -> None:
 
 def test_a_kernel_that_is_gone_leaves_its_wait_and_no_gap(tmp_path: Path) -> None:
     step = (*CALIBRATION, Wait(20, 7), Kernel(50 * US, "reduce", 20), Wait(7, 20), Kernel(US, "add"), Sync(7), Sync())
-    saved, truth = saved_and_truth(step, "add", "kernel", tmp_path, told=True)
+    saved, truth = saved_and_truth(step, "add", "kernel", tmp_path, reported=True)
     # The stream still waits for the other one, and whoever waits for the stream does, too.
     assert saved == truth == STEPS * (US + GAP)
 
@@ -222,20 +222,20 @@ BODIES = st.lists(
 KINDS = st.sampled_from(["think", "kernel", "sync"])
 
 
-def shown(step: tuple[Command, ...], told: bool) -> tuple[Command, ...]:
+def shown(step: tuple[Command, ...], reported: bool) -> tuple[Command, ...]:
     """A program whose trace shows what is waited for: recorded, or as there is one stream, or as calls wait for all.
     Elsewhere it is guessed, and two streams that end at about the same time cannot be told apart."""
-    if told or not any(isinstance(one, Wait) for one in step):
+    if reported or not any(isinstance(one, Wait) for one in step):
         return step
     return tuple(replace(one, stream=None) if isinstance(one, Sync) else one for one in step)
 
 
 @given(BODIES, KINDS, st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_any_program_without_any_part_of_it(body: tuple[Command, ...], kind: str, told: bool) -> None:
-    step = shown((*CALIBRATION, *body, Sync()), told)
+def test_any_program_without_any_part_of_it(body: tuple[Command, ...], kind: str, reported: bool) -> None:
+    step = shown((*CALIBRATION, *body, Sync()), reported)
     with tempfile.TemporaryDirectory() as folder:
-        saved, truth = saved_and_truth(step, kind, kind, Path(folder), told=told)
+        saved, truth = saved_and_truth(step, kind, kind, Path(folder), reported=reported)
     # Exact, but for what a call takes by itself that waited and now does not: at most as long as it returned after the
     # wait. A backward pass of no length at all still takes the machine 1 ns.
     waits = sum(isinstance(one, Sync | Read) for one in step) if kind != "think" else 0
@@ -244,7 +244,7 @@ def test_any_program_without_any_part_of_it(body: tuple[Command, ...], kind: str
 
 @given(BODIES, st.lists(LATE, min_size=80, max_size=80), KINDS, st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_launches_that_are_not_alike(body: tuple[Command, ...], late: list[int], kind: str, told: bool) -> None:
+def test_launches_that_are_not_alike(body: tuple[Command, ...], late: list[int], kind: str, reported: bool) -> None:
     delays = iter(late)
 
     def delayed(commands: tuple[Command, ...]) -> tuple[Command, ...]:
@@ -257,9 +257,9 @@ def test_launches_that_are_not_alike(body: tuple[Command, ...], late: list[int],
             for one in commands
         )
 
-    step = shown(delayed((*CALIBRATION, *body, Sync())), told)
+    step = shown(delayed((*CALIBRATION, *body, Sync())), reported)
     with tempfile.TemporaryDirectory() as folder:
-        saved, truth = saved_and_truth(step, kind, kind, Path(folder), told=told)
+        saved, truth = saved_and_truth(step, kind, kind, Path(folder), reported=reported)
     kernels = len(late) - len(list(delays))
     # What did not hold anything up in the recording is known by its median only.
     assert abs(saved - truth) <= STEPS * (RETURN + kernels * 3 * US), (saved, truth)

@@ -70,12 +70,12 @@ def test_collectives_follow_their_events(tmp_path: Path) -> None:
     made = DeviceTrace()
     made.step(1, 0, 1000)
     made.step(2, 1000, 2000)
-    told = {"Collective name": "allreduce", "Group size": 2}
+    reported = {"Collective name": "allreduce", "Group size": 2}
     link = made.call(1100, 1110)
-    made.on_device(10, 20, name="ncclDevKernel", link=link, **told)
-    made.pair((100, 110), (200, 300), name="ncclDevKernel", **told)
-    made.host("record_param_comms", 90, 120, **told)
-    made.host("record_param_comms", 1090, 1120, **told)
+    made.on_device(10, 20, name="ncclDevKernel", link=link, **reported)
+    made.pair((100, 110), (200, 300), name="ncclDevKernel", **reported)
+    made.host("record_param_comms", 90, 120, **reported)
+    made.host("record_param_comms", 1090, 1120, **reported)
     kept = without_last_step(made.read(tmp_path))
     rows = kept.collectives
     assert len(rows) == 2 and sorted(rows.on_device.tolist()) == [False, True]

@@ -157,5 +157,5 @@ def test_communication_is_told_by_more_than_names(recording: Path) -> None:
         if "multimem" in name or name.startswith("hip"):
             assert (by_patterns == KernelClass.COMMUNICATION) == name.startswith("hip")
     if recording.stem in ("everything", "whole microseconds", "symmetric memory"):
-        told = (classes.evidence == Evidence.LINK) | (classes.evidence == Evidence.ARGUMENTS)
-        assert (told == (classes.recognised == KernelClass.COMMUNICATION)).all() and told.any()
+        reported = (classes.evidence == Evidence.LINK) | (classes.evidence == Evidence.ARGUMENTS)
+        assert (reported == (classes.recognised == KernelClass.COMMUNICATION)).all() and reported.any()

@@ -98,8 +98,8 @@ def test_our_recognition_differs_only_where_the_patterns_know_no_name(name: str)
     classes = kernel_classes(kept(name))
     assert classes.differing == (73 if name == B200 else 0)
     assert classes.inferred == 0
-    told = np.isin(classes.evidence, (Evidence.LINK, Evidence.ARGUMENTS))
-    assert (told == (classes.recognised == KernelClass.COMMUNICATION)).all()
+    reported = np.isin(classes.evidence, (Evidence.LINK, Evidence.ARGUMENTS))
+    assert (reported == (classes.recognised == KernelClass.COMMUNICATION)).all()
 
 
 def test_communication_that_is_not_named_nccl() -> None:

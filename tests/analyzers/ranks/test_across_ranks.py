@@ -36,8 +36,8 @@ def rank_trace(
     """A rank that arrives at collective number i at `arrivals[i]` and leaves it at `ends[i]`, by a clock of its own."""
     trace = DeviceTrace()
     for number, (start, end) in enumerate(zip(arrivals, ends, strict=True)):
-        told = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": number + 7} if numbered else {}
-        trace.on_device(start + clock_ns, end + clock_ns, name="ncclDevKernel_AllReduce_Sum", stream=20, **told)
+        reported = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": number + 7} if numbered else {}
+        trace.on_device(start + clock_ns, end + clock_ns, name="ncclDevKernel_AllReduce_Sum", stream=20, **reported)
     for start, end in computing or []:
         trace.on_device(start + clock_ns, end + clock_ns, name="gemm")
     folder.mkdir(exist_ok=True)
@@ -134,9 +134,9 @@ def test_ranks_that_share_collectives_only_by_way_of_others_get_one_clock(tmp_pa
     def of(rank: int, numbers: list[int], clock_ns: int) -> CollectiveArrivals:
         trace = DeviceTrace()
         for number in numbers:
-            told = {"Collective name": "allreduce", "Process Group Name": f"g{number}", "Seq": 0}
+            reported = {"Collective name": "allreduce", "Process Group Name": f"g{number}", "Seq": 0}
             end = ends[number] + clock_ns
-            trace.on_device(end - NS - rank * NS, end, name="ncclDevKernel_AllReduce", **told)
+            trace.on_device(end - NS - rank * NS, end, name="ncclDevKernel_AllReduce", **reported)
         path = tmp_path / f"{rank}.json"
         path.write_bytes(trace_files.trace_text(trace.events, before={"baseTimeNanoseconds": 10**18}, after={}))
         return taken(traces.open(path))

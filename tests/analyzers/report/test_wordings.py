@@ -28,7 +28,7 @@ def slips(text: str) -> list[str]:
     return SLIP.findall(NAMES.sub("", text))
 
 
-def told(findings: list[Finding]) -> Iterator[str]:
+def reported(findings: list[Finding]) -> Iterator[str]:
     for finding in findings:
         yield finding.title
         yield from (str(row.text) for row in finding.evidence if row.kind == "fact")
@@ -43,7 +43,7 @@ def test_a_slip_is_seen() -> None:
 def test_findings_on_one_step_count_right(rule: str, tmp_path: Path) -> None:
     facts = Facts(job_of(rule, bad=True).read(tmp_path))
     pick_step(facts, "0")
-    for text in told(judge_facts(facts).findings):
+    for text in reported(judge_facts(facts).findings):
         assert not slips(text), text
 
 
@@ -51,7 +51,7 @@ def test_findings_on_one_step_count_right(rule: str, tmp_path: Path) -> None:
 def test_findings_on_one_recorded_step_count_right(fixture: str) -> None:
     facts = Facts(traces.open(RECORDED / fixture))
     pick_step(facts, "0")
-    for text in told(judge_facts(facts).findings):
+    for text in reported(judge_facts(facts).findings):
         assert not slips(text), text
 
 

@@ -26,7 +26,7 @@ def recorded(name: str) -> Verdict:
     return judge_trace(traces.open(RECORDED / f"{name}.json.gz"))
 
 
-def told(finding: Finding) -> list[str]:
+def reported(finding: Finding) -> list[str]:
     return [entry.text for entry in finding.evidence if entry.kind == "fact"]
 
 
@@ -76,7 +76,7 @@ def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> Non
     [finding], [claim] = said.findings, said.summary.claims
     assert finding.rule == rule
     assert (finding.saving.method, finding.saving.low) == (Method.BOUND, 0)
-    assert WHY in told(finding)
+    assert WHY in reported(finding)
     assert (claim.method, claim.low_ns, claim.low_frac) == ("bound", 0, 0)
     assert claim.saving_ns == finding.saving.value > 0
 
@@ -84,13 +84,13 @@ def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> Non
 def test_a_loop_that_only_indexes_anew_is_not_simulated_either() -> None:
     [finding] = recorded("loop").findings
     assert (finding.rule, finding.saving.method) == ("loop-indexing", Method.BOUND)
-    assert WHY not in told(finding), "it needs no other cores"
+    assert WHY not in reported(finding), "it needs no other cores"
 
 
 def test_beside_an_accelerator_workers_are_simulated(tmp_path: Path) -> None:
     finding = loading(tmp_path, "_SingleProcessDataLoaderIter", 4 * MS)
     saving = finding.saving
-    assert saving.method is Method.SIMULATED and WHY not in told(finding)
+    assert saving.method is Method.SIMULATED and WHY not in reported(finding)
     assert saving.value == pytest.approx(4 * MS, rel=0.02)
     assert saving.low == pytest.approx(REST_NS, rel=0.1), "one worker takes 4 ms a batch"
     assert "num_workers=4," in finding.fix
@@ -98,7 +98,7 @@ def test_beside_an_accelerator_workers_are_simulated(tmp_path: Path) -> None:
 
 def test_beside_an_accelerator_a_save_is_simulated(tmp_path: Path) -> None:
     finding = saving(tmp_path, 300 * US)
-    assert finding.saving.method is Method.SIMULATED and WHY not in told(finding)
+    assert finding.saving.method is Method.SIMULATED and WHY not in reported(finding)
     assert finding.saving.value == pytest.approx(300 * US, rel=0.05)
     assert finding.saving.low > 0
 
@@ -108,7 +108,7 @@ def test_twice_the_workers_halve_the_step_at_most(tmp_path: Path) -> None:
     saving = finding.saving
     assert (saving.method, saving.low) == (Method.SIMULATED, 0)
     assert saving.value == pytest.approx(5 * MS, rel=0.02) and saving.high == pytest.approx(5 * MS, rel=0.02)
-    assert any(text.startswith("At most 50.0 % of the step comes back") for text in told(finding))
+    assert any(text.startswith("At most 50.0 % of the step comes back") for text in reported(finding))
     on_cpu = recorded("slow_workers")
     assert on_cpu.findings[0].saving.high == pytest.approx(on_cpu.summary.step_ns.mean / 2, abs=2)
 
@@ -116,14 +116,14 @@ def test_twice_the_workers_halve_the_step_at_most(tmp_path: Path) -> None:
 def test_where_twice_the_workers_keep_up_all_of_the_wait_goes(tmp_path: Path) -> None:
     finding = loading(tmp_path, "_MultiProcessingDataLoaderIter", REST_NS // 2)
     assert finding.saving.value == pytest.approx(REST_NS // 2, rel=0.05)
-    assert not any("At most" in text for text in told(finding))
+    assert not any("At most" in text for text in reported(finding))
 
 
 def test_no_more_comes_back_than_the_workers_suggested_can_make(tmp_path: Path) -> None:
     finding = loading(tmp_path, "_SingleProcessDataLoaderIter", 64 * MS)
     assert "num_workers=16," in finding.fix
     assert finding.saving.value == pytest.approx(REST_NS + 64 * MS - 4 * MS, rel=0.01)
-    assert any("16 times as many as one" in text for text in told(finding))
+    assert any("16 times as many as one" in text for text in reported(finding))
 
 
 def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> None:

@@ -118,5 +118,5 @@ def test_analyze_names_it_for_a_folder_of_ranks(tmp_path: Path) -> None:
     assert late == pytest.approx([LATE_NS] * len(late), rel=0.01)
     step_ns = result.ranks[2].summary.step_ns.mean
     untraced = analyze_paths([str(tmp_path)], wanted=Wanted(untraced_step_ns=step_ns // 2))
-    [told] = [finding for finding in untraced.findings if finding.rule == "straggling-rank"]
-    assert told.saving.value == pytest.approx(LATE_NS / 2, rel=0.01), "in steps that nobody recorded"
+    [reported] = [finding for finding in untraced.findings if finding.rule == "straggling-rank"]
+    assert reported.saving.value == pytest.approx(LATE_NS / 2, rel=0.01), "in steps that nobody recorded"

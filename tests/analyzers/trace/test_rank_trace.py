@@ -82,8 +82,8 @@ def test_collectives_carry_group_and_number(path: Path) -> None:
     first, other_stage, other_rank = (rank_trace(stragglers.open(path), rank) for rank in (0, 1, 2))
 
     def keys(trace: Trace) -> list[tuple[str, int]]:
-        told = trace.collectives
-        return [(trace.names[g], s) for g, s in zip(told.group.tolist(), told.seq.tolist(), strict=True)]
+        reported = trace.collectives
+        return [(trace.names[g], s) for g, s in zip(reported.group.tolist(), reported.seq.tolist(), strict=True)]
 
     assert keys(first) == keys(other_rank) and len(set(keys(first))) == len(keys(first))
     assert not set(keys(first)) & set(keys(other_stage))

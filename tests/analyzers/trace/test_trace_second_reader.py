@@ -19,7 +19,7 @@ from tightship_analyzers.trace.kineto.reader import open_trace
 from tightship_analyzers.trace.kineto.second_process import SecondReader
 from tightship_analyzers.trace.limits import Limits
 
-ALWAYS = Limits(second_reader_bytes=0, block_bytes=2**12)
+ALWAYS = Limits(second_process_bytes=0, block_bytes=2**12)
 REPEATS = 60
 
 
@@ -165,10 +165,10 @@ def test_a_reader_that_dies_costs_nothing(tmp_path: Path, text: bytes) -> None:
 def test_open_takes_two_processes(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(text))
-    told: list[tuple[int, int]] = []
-    both = open_trace(path, limits=ALWAYS, progress=lambda *at: told.append(at), processes=2)
+    reported: list[tuple[int, int]] = []
+    both = open_trace(path, limits=ALWAYS, progress=lambda *at: reported.append(at), processes=2)
     assert trace_files.tables_of(both) == trace_files.tables_of(trace.open(path))
-    assert told[-1] == (path.stat().st_size, path.stat().st_size)
+    assert reported[-1] == (path.stat().st_size, path.stat().st_size)
 
 
 def test_small_files_and_urls_are_read_by_one(tmp_path: Path, text: bytes) -> None:

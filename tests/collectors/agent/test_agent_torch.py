@@ -73,7 +73,7 @@ def steps_by_rank(rig: Rig) -> dict[int, int]:
     return found
 
 
-def told(output: str) -> dict[int, int]:
+def reported(output: str) -> dict[int, int]:
     return {int(line.split()[1]): int(line.split()[2]) for line in output.splitlines() if line.startswith("steps")}
 
 
@@ -91,9 +91,9 @@ def test_the_job_goes_on_while_agents_die(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 3, errors
-    wait_for(lambda: steps_by_rank(rig) == told(output))
+    wait_for(lambda: steps_by_rank(rig) == reported(output))
     run = the_run(rig)
-    assert (run["state"], run["exit_code"], run["steps"]) == ("failed", 3, told(output)[0])
+    assert (run["state"], run["exit_code"], run["steps"]) == ("failed", 3, reported(output)[0])
     assert stop(agent) == 0
 
 
@@ -108,12 +108,12 @@ def test_a_job_whose_agent_and_server_are_gone_ends_as_it_would(rig: Rig, tmp_pa
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
-    assert told(output)
+    assert reported(output)
     rig.start_server()
     agent = rig.start_agent()
     wait_for(lambda: the_run(rig)["state"] == "finished")
     assert stop(agent) == 0
-    assert 0 < steps_by_rank(rig)[0] <= told(output)[0]
+    assert 0 < steps_by_rank(rig)[0] <= reported(output)[0]
 
 
 def test_torchrun_has_as_many_ranks_as_it_was_told(rig: Rig, tmp_path: Path) -> None:
@@ -137,6 +137,6 @@ def test_torchrun_has_as_many_ranks_as_it_was_told(rig: Rig, tmp_path: Path) -> 
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
-    wait_for(lambda: steps_by_rank(rig) == told(output))
-    assert set(told(output)) == {0, 1}
+    wait_for(lambda: steps_by_rank(rig) == reported(output))
+    assert set(reported(output)) == {0, 1}
     assert stop(agent) == 0

@@ -228,9 +228,9 @@ def test_a_full_disk_is_no_matter_and_leaves_nothing(run_dir: Path, library: Pat
     done = python("-c", script, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "executing torch\non\n", "")
     assert control_files(run_dir) == []
-    told = python("-c", script, env=environment(run_dir, library))
-    assert (told.returncode, told.stdout) == (0, "executing torch\non\n")
-    assert "short write" in told.stderr  # TIGHTSHIP_DEBUG shows what went wrong
+    reported = python("-c", script, env=environment(run_dir, library))
+    assert (reported.returncode, reported.stdout) == (0, "executing torch\non\n")
+    assert "short write" in reported.stderr  # TIGHTSHIP_DEBUG shows what went wrong
 
 
 def test_a_file_in_the_way_is_replaced_and_a_link_is_not_followed(run_dir: Path, library: Path, tmp_path: Path) -> None:

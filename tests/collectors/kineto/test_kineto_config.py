@@ -39,8 +39,8 @@ def lines(params: CaptureParams, **kwargs: object) -> dict[str, str]:
 
 
 def test_a_duration() -> None:
-    told = lines(CaptureParams(duration_ns=1_500_000_000, stacks=True, shapes=False, memory=True))
-    assert told == {
+    reported = lines(CaptureParams(duration_ns=1_500_000_000, stacks=True, shapes=False, memory=True))
+    assert reported == {
         "ACTIVITIES_LOG_FILE": str(TRACE),
         "REQUEST_TRACE_ID": "c1-1-1",
         "PROFILE_START_TIME": str(NOW // 1_000_000),
@@ -53,12 +53,12 @@ def test_a_duration() -> None:
 
 
 def test_iterations() -> None:
-    told = lines(CaptureParams(duration_ns=None, iterations=7), start_ns=None, start_iteration=120, warmup=1)
-    assert told["ACTIVITIES_ITERATIONS"] == "7"
-    assert told["PROFILE_START_ITERATION"] == "120"
-    assert told["ACTIVITIES_WARMUP_ITERATIONS"] == "1"
-    assert told["ACTIVITIES_DURATION_MSECS"] == "0"
-    assert "PROFILE_START_TIME" not in told
+    reported = lines(CaptureParams(duration_ns=None, iterations=7), start_ns=None, start_iteration=120, warmup=1)
+    assert reported["ACTIVITIES_ITERATIONS"] == "7"
+    assert reported["PROFILE_START_ITERATION"] == "120"
+    assert reported["ACTIVITIES_WARMUP_ITERATIONS"] == "1"
+    assert reported["ACTIVITIES_DURATION_MSECS"] == "0"
+    assert "PROFILE_START_TIME" not in reported
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "reported"),
     [
         ("train.py --token abc --lr 1", "train.py --token *** --lr 1"),
         ("train.py --hf_token=abc --api-key=x", "train.py --hf_token=*** --api-key=***"),
@@ -82,9 +82,9 @@ def test_labels() -> None:
         ("train.py --token", "train.py --token"),
     ],
 )
-def test_secrets_are_not_told(command: str, told: str) -> None:
-    assert told.count(HIDDEN) == told.count("***")
-    assert told_command(command.split()) == told.split()
+def test_secrets_are_not_told(command: str, reported: str) -> None:
+    assert reported.count(HIDDEN) == reported.count("***")
+    assert told_command(command.split()) == reported.split()
 
 
 def test_a_long_command_is_cut() -> None:

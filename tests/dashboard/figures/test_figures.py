@@ -78,11 +78,11 @@ def test_unexplained_time_shows_also_when_there_is_none() -> None:
 
 
 def test_what_did_work_is_missing_where_no_trace_tells() -> None:
-    untold = {"startup": 38 * H, "productive": 0, "unexplained": 62 * H}
-    shown = texts(account.waterfall(untold, 100 * H))
+    without_trace = {"startup": 38 * H, "productive": 0, "unexplained": 62 * H}
+    shown = texts(account.waterfall(without_trace, 100 * H))
     assert "unexplained 62.0 h 62 %" in shown
     assert shown.endswith("productive – –")
-    assert texts(account.by_group({"a": untold}, kind="team")).endswith("100 h –")
+    assert texts(account.by_group({"a": without_trace}, kind="team")).endswith("100 h –")
     assert texts(account.waterfall({"held_idle": H}, H)).endswith("productive 0 s 0 %"), "samples tell that"
 
 
@@ -91,8 +91,8 @@ def test_a_run_that_counted_no_step_says_so_once(is_live: bool, todo: str) -> No
     run = make(Run, account={"unexplained": H}, device_ns=H, steps=0)
     shown = texts(one_run._account(SimpleNamespace(run=run, is_live=is_live)))
     assert shown.count("No steps were counted") == 1 and shown.endswith(todo)
-    for told in {"steps": 5}, {"account": {"productive": H}}:
-        assert "No steps" not in texts(one_run._account(SimpleNamespace(run=replace(run, **told), is_live=is_live)))
+    for reported in {"steps": 5}, {"account": {"productive": H}}:
+        assert "No steps" not in texts(one_run._account(SimpleNamespace(run=replace(run, **reported), is_live=is_live)))
 
 
 def test_teams_share_one_scale() -> None:

@@ -149,11 +149,11 @@ def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
 
 
 def test_without_a_trace_nothing_is_claimed_about_work() -> None:
-    untold = {"startup": 3 * H, "productive": 0, "unexplained": 5 * H}
-    assert said(answers.one_run(run(account=untold), [], H)) == (
+    without_trace = {"startup": 3 * H, "productive": 0, "unexplained": 5 * H}
+    assert said(answers.one_run(run(account=without_trace), [], H)) == (
         "Running for 1 h 0 min: no trace tells how much of its 8.0 device-hours did work; 38 % went to start-up."
     )
-    assert said(answers.fleet(account(device_ns=8 * H, buckets=untold, by_team={}), [], "24h")) == (
+    assert said(answers.fleet(account(device_ns=8 * H, buckets=without_trace, by_team={}), [], "24h")) == (
         "In the last 24 hours, no trace tells how much of 8.0 device-hours did work; 38 % went to start-up."
     )
 

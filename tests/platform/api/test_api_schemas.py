@@ -33,7 +33,7 @@ class Document:
     """The OpenAPI document, made strict: an object has exactly the properties that its schema names."""
 
     def __init__(self, document: dict[str, Any]) -> None:
-        self.told = document
+        self.reported = document
         strict = copy.deepcopy(document["components"])
         for schema in strict["schemas"].values():
             if "properties" in schema:
@@ -43,7 +43,7 @@ class Document:
 
     @property
     def operations(self) -> dict[Operation, dict[str, Any]]:
-        return {(m.upper(), path): one for path, item in self.told["paths"].items() for m, one in item.items()}
+        return {(m.upper(), path): one for path, item in self.reported["paths"].items() for m, one in item.items()}
 
     def check(self, response: httpx.Response) -> None:
         """The hook of a client."""
@@ -83,12 +83,12 @@ def filled(served: Served) -> Database:
     fill(served.database.engine)
     with served.database.session() as session:
         run = session.query(Run).filter_by(key=LIVE_RUN).one()
-        told = [
+        reported = [
             {"kind": "plan", "workflow": "w", "command": "c"},
             {"kind": "fact", "text": "x", "value": 6, "unit": ""},
         ]
         nothing = {"value": None, "low": None, "high": None, "method": "", "share_frac": None, "unit": "ns"}
-        session.add(Finding(rule="r", run=run, title="t", fix="f", evidence=told, created_ns=1, **nothing))
+        session.add(Finding(rule="r", run=run, title="t", fix="f", evidence=reported, created_ns=1, **nothing))
     return served.database
 
 
@@ -158,7 +158,7 @@ def test_the_check_sees_a_key_too_many_or_too_few(document: Document) -> None:
 
 
 def test_every_field_of_an_answer_is_explained(document: Document) -> None:
-    schemas = document.told["components"]["schemas"]
+    schemas = document.reported["components"]["schemas"]
     answered: set[str] = set()
     waiting = [one["responses"]["200"] for one in document.operations.values()]
     _walk(waiting, schemas, answered.add)

@@ -119,8 +119,8 @@ def _launched_by(events: DeviceEvents, launches: Launches) -> Int64s:
     last = np.ones(len(order), dtype=np.bool_)
     last[:-1] = (np.diff(events.stream[order]) != 0) | (np.diff(events.device[order]) != 0)
     # From the back, the nearest known call; a stream's last event shuts off those of the streams after it.
-    backwards, told = order[::-1], (events.launch[order[::-1]] >= 0) | last[::-1]
-    nearest = np.maximum.accumulate(np.where(told, np.arange(len(order)), 0))
+    backwards, recorded = order[::-1], (events.launch[order[::-1]] >= 0) | last[::-1]
+    nearest = np.maximum.accumulate(np.where(recorded, np.arange(len(order)), 0))
     latest = np.empty(len(order), dtype=np.int64)
     latest[backwards] = began[backwards[nearest]]
     return latest

@@ -53,14 +53,14 @@ class CollectiveCalls:
         if not len(mine):
             return NotApplicable("needs communication between ranks; the trace holds none")
         row = kernels.row[mine]
-        told, trace = facts.trace.collectives, facts.trace
-        on_device = told.take(told.on_device)
+        recorded, trace = facts.trace.collectives, facts.trace
+        on_device = recorded.take(recorded.on_device)
         order = np.argsort(on_device.row, kind="stable")
         at = np.minimum(np.searchsorted(on_device.row[order], row), max(len(order) - 1, 0))
         known = order[at] if len(order) else np.zeros(len(row), dtype=np.int64)
         found = on_device.row[known] == row if len(order) else np.zeros(len(row), dtype=np.bool_)
         sizes = {
-            number: _element_bytes(trace.names[number]) for number in np.unique(told.dtype).tolist() if number >= 0
+            number: _element_bytes(trace.names[number]) for number in np.unique(recorded.dtype).tolist() if number >= 0
         }
         size = np.array([sizes.get(number, -1) for number in on_device.dtype.tolist()], dtype=np.int64)
         elements = np.maximum(on_device.in_elements, on_device.out_elements)

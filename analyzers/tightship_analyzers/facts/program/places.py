@@ -96,8 +96,8 @@ class Places:
         if node.startswith(AUTOGRAD_NODE):
             forward = self._forward_of(outer)
             span = int(self.ops.tid[forward]), int(self.ops.start_ns[forward]), int(self.ops.end_ns[forward])
-            told = self.of_span(*span) if forward >= 0 else ""
-            return told or shown(node.removeprefix(AUTOGRAD_NODE))
+            recorded = self.of_span(*span) if forward >= 0 else ""
+            return recorded or shown(node.removeprefix(AUTOGRAD_NODE))
         return shown(node)
 
     def _outermost(self, row: int) -> int:

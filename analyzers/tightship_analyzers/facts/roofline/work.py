@@ -185,12 +185,12 @@ def _multiply_adds(output: Dims, data: Dims, weight: Dims) -> int | None:
 
 def convolution_outputs(backward: Iterable[Inputs]) -> OutputSizes:
     """What calls of `convolution_backward` tell of their forwards; nothing where two of them tell different sizes."""
-    told: dict[tuple[Dims, Dims], set[Dims]] = {}
+    recorded: dict[tuple[Dims, Dims], set[Dims]] = {}
     for inputs in backward:
         output, data, weight = (_tensor(inputs, number) for number in range(3))
         if output is not None and data is not None and weight is not None:
-            told.setdefault((data, weight), set()).add(output)
-    return {key: sizes.pop() for key, sizes in told.items() if len(sizes) == 1}
+            recorded.setdefault((data, weight), set()).add(output)
+    return {key: sizes.pop() for key, sizes in recorded.items() if len(sizes) == 1}
 
 
 def _attention(inputs: Inputs, query: int, positions: int, products: int, *, starts: int | None) -> Work | None:

@@ -55,12 +55,12 @@ class RunEnd:
         An exception speaks for itself. What the kernel killed counts where none speaks of memory: parents of a killed
         process fail with words of their own.
         """
-        for told in _exceptions(self.error or ""):
-            kind = _TYPE.match(told)
+        for recorded in _exceptions(self.error or ""):
+            kind = _TYPE.match(recorded)
             name = kind[1] if kind else ""
-            if name == "OutOfMemoryError" or _DEVICE.search(told):
+            if name == "OutOfMemoryError" or _DEVICE.search(recorded):
                 return Lack.DEVICE
-            if name.endswith("MemoryError") or _HOST.search(told):
+            if name.endswith("MemoryError") or _HOST.search(recorded):
                 return Lack.HOST
         return Lack.HOST if self.oom_kills else None
 

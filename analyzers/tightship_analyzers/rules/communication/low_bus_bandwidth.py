@@ -143,10 +143,10 @@ def _on_one_machine(facts: Facts) -> Bools:
     group, trace = facts[CollectiveCalls].group, facts.trace
     if trace.world_size is not None and trace.world_size <= MAX_MACHINE:
         return np.ones(len(group), dtype=np.bool_)
-    told = trace.distributed.get("pg_config")
+    recorded = trace.distributed.get("pg_config")
     near = [
         trace.names.id(str(entry.get("pg_name")))
-        for entry in (told if isinstance(told, list) else ())
+        for entry in (recorded if isinstance(recorded, list) else ())
         if isinstance(entry, dict) and _in_one_block(entry.get("ranks"))
     ]
     return (group >= 0) & np.isin(group, near)

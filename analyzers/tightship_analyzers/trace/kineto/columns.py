@@ -271,11 +271,11 @@ class EventColumns:
                 return np.full(len(args), -1, dtype=np.int32)
         numbers = []
         for a in args:
-            told = a.dims if a.dims is not UNSET else a.old_dims
-            if told is UNSET:
+            recorded = a.dims if a.dims is not UNSET else a.old_dims
+            if recorded is UNSET:
                 numbers.append(-1)
                 continue
-            key = bytes(told), b"" if a.types is UNSET else bytes(a.types)
+            key = bytes(recorded), b"" if a.types is UNSET else bytes(a.types)
             numbers.append(shapes[key] if len(key[0]) <= limit and len(key[1]) <= limit else -1)
         return int32s(numbers)
 
@@ -357,12 +357,12 @@ class EventColumns:
 def _transfer_ns(table: int, args: Sequence[Args], sizes: Array) -> Array:
     if table == KERNELS:
         return np.full(len(args), MISSING, dtype=np.int64)
-    told = [bandwidth(a.bandwidth) if a.bandwidth is not UNSET else 0.0 for a in args]
+    recorded = [bandwidth(a.bandwidth) if a.bandwidth is not UNSET else 0.0 for a in args]
     # 1 GB/s is one byte per nanosecond.
     return np.array(
         [
             round(size / speed) if speed > 0 and size > 0 else MISSING
-            for size, speed in zip(sizes.tolist(), told, strict=True)
+            for size, speed in zip(sizes.tolist(), recorded, strict=True)
         ],
         dtype=np.int64,
     )

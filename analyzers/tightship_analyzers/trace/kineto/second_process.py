@@ -49,7 +49,7 @@ class SecondReader:
             with path.open("rb") as file:
                 packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             size = path.stat().st_size
-            if size < limits.second_reader_bytes * (1 if packed else PLAIN_FACTOR):
+            if size < limits.second_process_bytes * (1 if packed else PLAIN_FACTOR):
                 return None
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe(duplex=False)

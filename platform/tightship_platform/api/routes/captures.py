@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tightship_platform import captures as capture_flow
+from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, audit, require
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.queries import captures
+from tightship_platform.queries import captures as capture_queries
 from tightship_platform.queries.analysis import get_analysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.capture import Capture
@@ -25,9 +25,9 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
     if caller is not LOOPBACK:
         body.requested_by = caller.name
     with database.session() as session:
-        capture = capture_flow.request(session, body)
+        capture = captures.request(session, body)
         audit(session, caller.name, "capture.request", capture.key, run=capture.run.key, params=capture.params)
-        return_value = captures.get_capture(session, capture.key)
+        return_value = capture_queries.get_capture(session, capture.key)
     return Answer(return_value)
 
 
@@ -35,7 +35,7 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 def lease(body: LeaseRequest, database: Db) -> Answer:
     """An agent takes captures of the runs that it sees alive."""
     with database.session() as session:
-        leases = capture_flow.lease(session, body)
+        leases = captures.lease(session, body)
     return Answer(Leases(leases=leases))
 
 
@@ -43,8 +43,8 @@ def lease(body: LeaseRequest, database: Db) -> Answer:
 def report(key: str, body: CaptureReport, database: Db) -> Answer:
     """An agent reports how far a capture is, which renews its lease; answers the capture."""
     with database.session() as session:
-        capture_flow.report(session, key, body)
-        return_value = captures.get_capture(session, key)
+        captures.report(session, key, body)
+        return_value = capture_queries.get_capture(session, key)
     return Answer(return_value)
 
 
@@ -52,14 +52,14 @@ def report(key: str, body: CaptureReport, database: Db) -> Answer:
 def list_captures(database: Db, run: str | None = None, workflow: str | None = None, limit: int = 200) -> Answer:
     """Captures, newest first."""
     with database.session() as session:
-        return Answer(captures.list_captures(session, run=run, workflow=workflow, limit=limit))
+        return Answer(capture_queries.list_captures(session, run=run, workflow=workflow, limit=limit))
 
 
 @router.get("/captures/{key}", dependencies=[needs(Scope.READ)], response_model=Capture)
 def get_capture(key: str, database: Db) -> Answer:
     """One capture."""
     with database.session() as session:
-        return Answer(captures.get_capture(session, key))
+        return Answer(capture_queries.get_capture(session, key))
 
 
 @router.get("/captures/{key}/analysis", dependencies=[needs(Scope.READ)], response_model=RunAnalysis)
@@ -74,10 +74,10 @@ def analyze_again(key: str, database: Db, settings: Config) -> Answer:
     """Have the stored traces of a capture analyzed again, as after an upgrade; answers the capture. What an earlier
     analysis says stays until the new one is done."""
     with database.session() as session:
-        capture_flow.analyze_again(session, key)
-        due = capture_flow.count_waiting(session, key)
+        captures.analyze_again(session, key)
+        due = captures.count_waiting(session, key)
         audit(session, require(Scope.CAPTURE).name, "capture.analyze", key)
-        return_value = captures.get_capture(session, key)
+        return_value = capture_queries.get_capture(session, key)
     for _ in range(due):
         send(settings, ANALYZE_CAPTURE, key)
     return Answer(return_value)

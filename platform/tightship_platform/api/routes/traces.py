@@ -10,14 +10,14 @@ from fastapi import Header, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from tightship_platform import captures as capture_flow
+from tightship_platform import captures
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TightshipError, TooLarge
-from tightship_platform.queries import captures
+from tightship_platform.queries.captures import find_trace
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.units import format_bytes
@@ -79,7 +79,7 @@ def _expected_key(
     database: Database, key: str, rank: int, pid: int, host: str, sha256: str, attempt: int | None
 ) -> str:
     with database.session() as session:
-        capture = capture_flow.check_trace(session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt)
+        capture = captures.check_trace(session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt)
         return trace_key(capture.run.key, capture.key, rank, sha256)
 
 
@@ -132,14 +132,14 @@ def _record(
     """The id of the trace, and how many traces of a capture that is now complete wait for their analysis."""
     with database.session() as session:
         result = files.record(session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt)
-        return result.trace.id, capture_flow.count_waiting(session, key) if result.completed else 0
+        return result.trace.id, captures.count_waiting(session, key) if result.completed else 0
 
 
 @router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_class=TraceFile)
 def get_file(key: int, database: Db, settings: Config) -> TraceFile:
     """The trace file as it was uploaded (gzip of Kineto's JSON), for Perfetto or `tightship analyze`."""
     with database.session() as session:
-        trace = captures.find_trace(session, key)
+        trace = find_trace(session, key)
         url = trace.url
         if trace.removed_ns is not None:
             hint = f"removed {settings.keep_trace_days} days after it was recorded (TIGHTSHIP_KEEP_TRACE_DAYS)"
