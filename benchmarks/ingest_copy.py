@@ -1,6 +1,6 @@
 """What COPY saves where batches reach PostgreSQL: samples stored by it, and by the INSERTs that small batches use.
 
-Both store batches of samples of eight accelerators with every column, in turn, in a database of their own on a server
+Both store batches of samples of eight accelerators with every column, in turn, in their own database on a server
 that is started for it. The batches are as long as what an agent delivers that was cut off for a while. `COPY` has to be
 1.5 times as fast at 5000 rows to be worth its code.
 

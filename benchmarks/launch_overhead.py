@@ -4,8 +4,8 @@ Budget: median overhead below 1 % over at least 10 pairs. The armed job counts i
 second and carries the exit guard; nothing is recorded. Without --agent nobody answers on its socket: its requests fail.
 The jobs of a round live at the same time and take turns of some tens of milliseconds (A B C C B A …), so that whatever
 else the machine does meets all. One of them is a control: the unarmed job once more. Two processes of the same program
-differ by a per cent or two of their own (where their memory lies, which core they get), so what the control shows is
-the resolution: an overhead below it is not told from none. Times are those of the loop, taken in the job itself,
+differ by a per cent or two by themselves (where their memory lies, which core they get), so what the control shows is
+the resolution: a smaller overhead does not show. Times are those of the loop, taken in the job itself,
 without the start of the process.
 
     python benchmarks/launch_overhead.py [--pairs 12] [--rounds 20] [--agent]
@@ -177,7 +177,7 @@ def show(result: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def environment(folder: Path, with_agent: bool) -> Iterator[dict[str, str]]:
-    """An installation of its own; with `with_agent`, a server and an agent run in it."""
+    """A separate installation; with `with_agent`, a server and an agent run in it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -147,7 +147,7 @@ def written(path: Path, megabytes: int) -> Path:
 
 
 def head_of(rank: int) -> bytes:
-    """What stands before the events, as a gzip member of its own."""
+    """What stands before the events, as its own gzip member."""
     info = f'"distributedInfo": {{"backend": "nccl", "rank": {rank}, "world_size": 1024}}'
     head = f'\n{{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 1790857026000000000,\n  {info},\n  "traceEvents": ['
     return gzip.compress(head.encode(), mtime=0)

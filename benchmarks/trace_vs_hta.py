@@ -1,13 +1,13 @@
 """Our trace engine beside HolisticTraceAnalysis: same files, same run, whole processes, one after the other.
 
-Makes a trace of many times the steps of a real one, installs the peer in an environment of its own (downloads it once),
+Makes a trace of many times the steps of a real one, installs the peer in its own environment (downloads it once),
 and measures seconds, processor seconds and peak memory of
 
 - both programs reading the trace and making the peer's four main analyses (temporal breakdown, overlap of
   communication, idle time per stream, kernel breakdown),
 - our whole command with all rules,
 
-each as a process of its own, taking turns. Without the reference traces it writes a trace of its own.
+each as its own process, taking turns. Without the reference traces it writes its own trace.
 
     python benchmarks/trace_vs_hta.py [--source TRACE.json.gz] [--times 10] [--repeat 3] [--json-only]
 """
@@ -93,7 +93,7 @@ def installed(folder: Path) -> Path:
 
 
 def made(source: Path, target: Path, times: int) -> Path:
-    """A trace of `times` the steps of `source`, or where there is none one of our own of about that size."""
+    """A trace of `times` the steps of `source`, or where there is none, a generated one of about that size."""
     if not (source.exists() and REPEATER.exists()):
         return written(target, MEGABYTES_A_TIME * times)
     subprocess.run([sys.executable, REPEATER, source, target, str(times)], check=True)

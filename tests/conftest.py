@@ -1,4 +1,4 @@
-"""What all tests share: real databases and brokers, and an environment of their own.
+"""What all tests share: real databases and brokers, and a separate environment.
 
 Fixtures
 - `platform_env`: a clean, migrated database, a broker, a home and a runtime folder for one test, as `PlatformEnv`
@@ -11,7 +11,7 @@ Fixtures
 - `postgres_url`, `redis_url`: one empty database of each for the whole session.
 
 `platform_env` uses SQLite and folders, or the PostgreSQL of `TIGHTSHIP_DATABASE_URL` and the Redis of
-`TIGHTSHIP_BROKER_URL` when the test run has them in its environment: each test gets a database of its own there.
+`TIGHTSHIP_BROKER_URL` when the test run has them in its environment: each test gets its own database there.
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
 skipped test of the marks postgres, redis, browser or torch is a failed one.
 
@@ -171,7 +171,7 @@ def make_database_url(
         name = f"tightship_test_{uuid.uuid4().hex}"
         source = f' TEMPLATE "{make_url(template).database}"' if template else ""
         _execute(_postgres_admin(), f'CREATE DATABASE "{name}"{source}')
-        if GIVEN_DATABASE:  # a server of our own goes with all that is on it
+        if GIVEN_DATABASE:  # our own server goes with all that is on it
             _session_stack.callback(_execute, _postgres_admin(), f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         return make_url(_postgres_admin()).set(database=name).render_as_string(hide_password=False)
 
@@ -189,7 +189,7 @@ def _execute(url: str, statement: str) -> None:
 
 @pytest.fixture(scope="session")
 def _make_redis_url(_session_stack: ExitStack) -> Callable[[], str]:
-    """Makes Redis URLs with a database number of their own, emptied."""
+    """Makes Redis URLs with their own database number, emptied."""
     known: list[str] = [GIVEN_BROKER] if GIVEN_BROKER.startswith("redis") else []
     numbers: list[Iterator[int]] = []
 

@@ -48,7 +48,7 @@ def _catalogue() -> str:
         lines += [f"| [{rule.id}]({rule.id}.md) | {rule.title} | {rule.fix} |" for rule in rules]
         lines.append("")
     lines.append(
-        f"{len(RULES)} rules, judged on one rank's trace, but for straggling-rank (the traces of several ranks) and "
+        f"{len(RULES)} rules, judged on one rank's trace, except for straggling-rank (the traces of several ranks) and "
         f"{', '.join(rule.id for rule in RUN_RULES)} (a run's samples, and how it ended)."
     )
     return "\n".join(lines) + "\n"

@@ -47,7 +47,7 @@ OPPORTUNITIES = (
     (
         "speech-conformer",
         ["synchronous-checkpoint"],
-        "Saving a checkpoint stops training for 20 % of the time",
+        "Saving checkpoints blocks training for 20 % of the time",
         "Use torch.distributed.checkpoint.async_save instead of torch.save.",
         0.2,
         "simulated",
@@ -55,7 +55,7 @@ OPPORTUNITIES = (
     (
         "demand-forecast",
         ["loop-indexing", "single-tensor-optimizer"],
-        "A Python loop works through a tensor slice by slice, and the optimizer updates tensors one at a time",
+        "A Python loop indexes a tensor slice by slice, and the optimizer updates tensors one at a time",
         "Replace x[:, t] in the loop by x.unbind(1); drop foreach=False.",
         0.41,
         "simulated",

@@ -5,7 +5,7 @@
 
 No offload, tightship, DeepSpeed ZeRO-3 offload, FSDP2's CPUOffloadPolicy and torchao's CPUOffloadOptimizer train the
 same GPT on the same batches with the same recipe: bf16 weights, AdamW, every layer recomputed, the loss in chunks, no
-clipping (torchao's cannot clip). Each runs in a process of its own: 3 steps to warm up, then 8 that are timed. Who
+clipping (torchao's cannot clip). Each runs in its own process: 3 steps to warm up, then 8 that are timed. Who
 keeps fp32 masters is in the table: it is part of what each offers. A peer that is not installed is named with the
 command that installs it. tightship plans from the steps that the case without offload measures, and where that does
 not fit from counted work; its plan's prediction stands beside what was measured.
@@ -43,7 +43,7 @@ MOST_LAYERS = {"cuda": 64, "cpu": 6}
 
 
 def measured_apart(name: str, shape: Shape, folder: Path, cap: int | None = None) -> dict[str, Any]:
-    """One case in a process of its own; what went wrong is a line."""
+    """One case in its own process; what went wrong is a line."""
     asked = {"case": name, "shape": shape.__dict__, "cap_bytes": cap, "folder": str(folder)}
     try:
         done = subprocess.run(

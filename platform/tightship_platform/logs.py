@@ -8,7 +8,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _OneLine(logging.Formatter):
-    """Keeps a hostile name from starting a line of its own, while a traceback keeps its lines."""
+    """Keeps a hostile name from starting its own line, while a traceback keeps its lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()

@@ -67,21 +67,21 @@ class Bucket(StrEnum):
     CHECKPOINT = "checkpoint"
     """The device waited while state was saved."""
     HOST_SYNC = "host_sync"
-    """The device ran dry because the host waited for a scalar or another synchronisation."""
+    """The device was idle because the host was blocked by a scalar read or another synchronization."""
     HOST = "host"
-    """The device waited for the host to issue work."""
+    """The device waited for the host to launch work."""
     QUEUED = "queued"
     """The device waited though its next work was queued: for another stream, for an event, for a kernel to start."""
     COMMUNICATION = "communication"
-    """Communication that no computation hid."""
+    """Exposed communication: no computation overlapped it."""
     HELD_IDLE = "held_idle"
     """The run held the device and nothing at all happened, neither device activity nor steps."""
     STARTUP = "startup"
-    """From taking the device to the first step."""
+    """From the allocation of the device to the first step."""
     SHUTDOWN = "shutdown"
-    """From the last step to giving the device back."""
+    """From the last step to the release of the device."""
     UNEXPLAINED = "unexplained"
-    """No metric and no trace says what happened."""
+    """Neither a metric nor a trace shows what happened."""
 
 
 class Method(StrEnum):
@@ -93,7 +93,7 @@ class Method(StrEnum):
 
 
 class SavingUnit(StrEnum):
-    """What a saving is told of."""
+    """The unit of a saving."""
 
     STEP = "ns/step"
     """The mean step of a trace."""

@@ -91,7 +91,7 @@ class Tab:
 
 @pytest.fixture
 def tab(chromium: Any) -> Iterator[Callable[..., Tab]]:
-    """`tab(base, scheme="light", width=1440)` → Tab in a context of its own; it must end without anything wrong."""
+    """`tab(base, scheme="light", width=1440)` → Tab in its own context; it must end without anything wrong."""
     with ExitStack() as stack:
         tabs: list[Tab] = []
 

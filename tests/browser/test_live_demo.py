@@ -98,10 +98,10 @@ def test_a_capture_of_a_real_job_from_the_button_to_the_fix(
         # Device time is accounted for in the background, and the fleet's page then has its answer.
         here.open("/")
         deadline = time.monotonic() + PATIENCE_MS / 1000
-        while "did work" not in here.answer() and time.monotonic() < deadline:
+        while "were productive" not in here.answer() and time.monotonic() < deadline:
             here.page.wait_for_timeout(2000)
             here.open("/")
-        assert "did work" in here.answer()
+        assert "were productive" in here.answer()
         here.page.locator(".ag-row", has_text="pictures").first.wait_for()
         here.settle()
         assert here.watch.wrong == []

@@ -1,4 +1,4 @@
-"""The pages in a real browser: both themes, a telephone's width and a desk's, without an error in the console."""
+"""The pages in a real browser: both themes, a phone's width and a desktop's, without an error in the console."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_empty_pages_say_what_to_do_with_the_command_to_copy(
 def test_the_first_paint_is_the_answer_and_comes_before_the_scripts(fleet: Served, tab: Callable[..., Tab]) -> None:
     here = tab(fleet.url, java_script_enabled=False)
     here.page.goto(fleet.url + "/")
-    assert "did work" in here.page.locator("#first-paint .answer").inner_text()
+    assert "were productive" in here.page.locator("#first-paint .answer").inner_text()
     with_scripts = tab(fleet.url)
     with_scripts.open("/")
     assert with_scripts.page.locator("#first-paint").is_hidden()
@@ -193,7 +193,7 @@ def test_tables_sort_and_export_plain_values(fleet: Served, tab: Callable[..., T
     assert all(row[started].endswith("Z") for row in rows)
 
 
-def test_nothing_of_the_runs_is_cut_on_a_desk(fleet: Served, tab: Callable[..., Tab]) -> None:
+def test_nothing_of_the_runs_is_cut_on_a_desktop(fleet: Served, tab: Callable[..., Tab]) -> None:
     here = tab(fleet.url)
     here.open("/runs")
     here.page.wait_for_selector(".ag-row")

@@ -206,7 +206,7 @@ def test_accounts_are_made_when_they_are_due(database: Database) -> None:
         assert accounting.due_runs(session, now=END + 12 * 3600 * S) == [run.id], "records came late"
 
 
-def test_an_end_that_is_told_late_changes_the_account(database: Database) -> None:
+def test_an_end_that_is_reported_late_changes_the_account(database: Database) -> None:
     with database.session() as session:
         begin(session)
         run = session.scalars(select(Run)).one()

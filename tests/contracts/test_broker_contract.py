@@ -146,8 +146,8 @@ def test_an_idle_worker_says_that_it_is_alive_and_ends_on_sigterm(
 ) -> None:
     assert send(settings, "contract.quick", str(notes), "started")
     with worker(settings, tmp_path / "log") as idle:
-        pulse = settings.home / "pulse" / "worker"
-        wait_for(pulse.exists, "the worker's sign of life")
+        alive = settings.home / "liveness" / "worker"
+        wait_for(alive.exists, "the worker's sign of life")
         wait_for(lambda: "started" in notes.words(), "its first task")
         idle.send_signal(signal.SIGTERM)
         assert idle.wait(PATIENCE_S) == 0

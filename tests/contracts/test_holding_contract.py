@@ -1,4 +1,4 @@
-"""Allocations on both databases: one holding, whoever tells of it and in whatever order."""
+"""Allocations on both databases: one holding, whoever reports it and in whatever order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _held(database: Database) -> list[tuple[int, int | None]]:
 
 @st.composite
 def _histories(draw: st.DrawFn) -> tuple[list[AllocationRecord], list[tuple[int, int | None]]]:
-    """What an agent tells of disjoint allocations, shuffled and said more than once; and what is true."""
+    """What an agent reports of disjoint allocations, shuffled and more than once; and what is true."""
     marks = sorted(draw(st.sets(st.integers(1, 40), min_size=2, max_size=8)))
     pairs = [(marks[i], marks[i + 1]) for i in range(0, len(marks) - 1, 2)]
     truth: list[tuple[int, int | None]] = list(pairs)

@@ -115,7 +115,7 @@ def test_of_two_records_of_one_bucket_the_fuller_counts(database: Database) -> N
         assert (row["steps"], row["first_step_ns"], row["last_step_ns"]) == (5, T0 + S, T0 + S // 2)
 
 
-def test_steps_told_after_the_end_are_counted(database: Database) -> None:
+def test_steps_reported_after_the_end_are_counted(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         ingest.apply_heartbeat(session, beat(live(steps=4), time_ns=NOW), now=NOW)

@@ -68,7 +68,7 @@ def test_a_run_near_the_limit_is_a_risk_without_a_saving(database: Database) -> 
     assert "tightship offload plan '--workflow=big model'" in todo.fix
 
 
-def test_where_processes_are_not_told_apart_the_whole_device_counts(database: Database) -> None:
+def test_where_processes_are_not_distinguished_the_whole_device_counts(database: Database) -> None:
     a_run(database, samples=samples(SECONDS, device="GPU-1", util_frac=0.9, memory_used_bytes=FULL))
     [found], _ = judged(database)
     assert found.rule == NEAR.id

@@ -1,4 +1,4 @@
-"""A plan that a run used, on both databases: told by the launcher, kept once, read with the run."""
+"""A plan that a run used, on both databases: reported by the launcher, kept once, read with the run."""
 
 from __future__ import annotations
 

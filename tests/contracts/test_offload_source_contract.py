@@ -83,7 +83,7 @@ def test_the_machine_of_a_run(session: Session) -> None:
         hosts.machine_of(session, "nope")
 
 
-def test_what_no_agent_told_is_missing(session: Session) -> None:
+def test_what_no_agent_reported_is_missing(session: Session) -> None:
     ingest.apply_batch(session, batch(allocations=[held(device="GPU-1")]), now=NOW)
     machine = hosts.machine_of(session, "a1")
     assert machine is not None

@@ -31,7 +31,7 @@ TABLES = {"sample": Sample, "host_sample": HostSample, "run_sample": RunSample}
 
 @pytest.fixture
 def postgres(make_database_url: Callable[..., str], postgres_url: str, tmp_path: Path) -> Iterator[Database]:
-    """A PostgreSQL database of its own, with the schema."""
+    """A separate PostgreSQL database, with the schema."""
     url = make_database_url("postgres", migrated=True)
     with databases.open_database(Settings(home=tmp_path, database_url=url)) as opened:
         yield opened

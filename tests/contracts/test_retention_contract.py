@@ -237,7 +237,7 @@ def test_a_removal_that_was_killed_is_finished(database: Database) -> None:
 
 
 def test_days_go_while_others_write_and_read(database: Database) -> None:
-    """No row of another day is lost, and nobody is told that the database is busy."""
+    """No row of another day is lost, and nobody sees that the database is busy."""
     later = FIRST + 40 * DAY_NS
     with database.session() as session:
         for number in range(4):

@@ -170,12 +170,12 @@ def test_processes_that_upgrade_at_once_all_succeed(settings: Settings) -> None:
         assert (process.returncode, out.strip()) == (0, schema.head()), err
 
 
-def test_an_empty_database_is_told_to_upgrade(settings: Settings) -> None:
+def test_an_empty_database_is_asked_to_upgrade(settings: Settings) -> None:
     with pytest.raises(SchemaMismatch, match=r"is empty; run `tightship db upgrade`$"):
         databases.open_database(settings)
 
 
-def test_an_older_schema_is_told_to_upgrade(settings: Settings) -> None:
+def test_an_older_schema_is_asked_to_upgrade(settings: Settings) -> None:
     databases.upgrade(settings, "0001")
     expected = rf"schema 0001, older than this release's {schema.head()}; run `tightship db upgrade`"
     with pytest.raises(SchemaMismatch, match=expected):

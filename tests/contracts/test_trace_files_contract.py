@@ -87,14 +87,14 @@ def _partials(served: Served) -> list[Path]:
     return list(Path(served.settings.artifacts_url).rglob("*.partial-*"))
 
 
-@pytest.mark.parametrize("told_attempt", [True, False])
-def test_a_late_upload_of_an_earlier_attempt_replaces_nothing(served: Served, told_attempt: bool) -> None:
+@pytest.mark.parametrize("with_attempt", [True, False])
+def test_a_late_upload_of_an_earlier_attempt_replaces_nothing(served: Served, with_attempt: bool) -> None:
     """The file of attempt 1 arrives when that of attempt 2 is stored: on the same host, of the same process."""
     old, new = trace_file(3000), trace_file(2000)
     with served.http() as http:
         capture = Capture(http)
         capture.write()
-        late = SlowUpload(served, capture.key, old, **({"attempt": 1} if told_attempt else {}))
+        late = SlowUpload(served, capture.key, old, **({"attempt": 1} if with_attempt else {}))
         wait_for(lambda: bool(_partials(served)), "the upload to be accepted")
         capture.report("requested", reason="the agent was stopped")
         with served.database.session() as session:

@@ -14,7 +14,7 @@ OWN_NAMES = ("healthy", "fed", "fused", "layers")
 """Recordings on a CPU in which nothing is wrong."""
 
 MADE = ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB", "NVIDIA H100 80GB HBM3", "AMD Instinct MI250")
-"""Devices of made jobs that keep them busy, but for a few short moments in each step."""
+"""Devices of made jobs that keep them busy, except for a few short moments in each step."""
 
 SMALL = (
     "param/dlrm_8rank/worker0_step_12.1694128201545.pt.trace.json.gz",
@@ -47,7 +47,7 @@ def own(folder: Path, rng: random.Random, *, made: int = 1) -> list[Path]:
 
 
 def _busy(device: str, rng: random.Random) -> GpuJob:
-    """Steps of products that keep the device busy but for a few moments; how many, and how long, is drawn."""
+    """Steps of products that keep the device busy except for a few moments; how many, and how long, is drawn."""
     job = GpuJob(device=device, stacks=rng.random() < 0.5)
     steps, moments, products = rng.randrange(2, 7), rng.randrange(3, 7), rng.randrange(2, 6)
     kernel = (rng.randrange(200, 900) * US, GEMM[1])

@@ -72,7 +72,7 @@ class Block:
         self._add(category, name, start_ns, end_ns, where, own)
 
     def launched(self, op: str, start_ns: int, end_ns: int, kernel: str, *, at_ns: int = -1, **args: Any) -> None:
-        """An operator, and the one kernel that it launches, which fills the time but for LEAD_NS.
+        """An operator, and the one kernel that it launches, which fills the time except for LEAD_NS.
 
         :param at_ns: when the host runs it; not given: as soon as it can, so that the device is what limits.
         """

@@ -38,7 +38,7 @@ def collective(elements: int, ranks: int = 8) -> dict[str, object]:
 
 
 def tiny(block: Block, base: Base) -> int:
-    """Some small ones, of sizes of their own each."""
+    """Some small ones, each of another size."""
     count = block.rng.randrange(14, 30)
     each = block.length_ns // count
     kernel, stream = block.any_of(*ALL_REDUCES), base.stream + 90

@@ -65,11 +65,11 @@ class Defect:
 
     @property
     def right_too(self) -> frozenset[str]:
-        """Blocks end with a synchronisation that is there in fact."""
+        """Blocks end with a synchronization that is there in fact."""
         return self.also | {"explicit-synchronization"}
 
     def goes_with(self, other: Defect) -> bool:
-        """Each of the two has stretches of its own that no rule on the other one claims too."""
+        """Each of the two has its own stretches that no rule on the other one claims too."""
         mine, its = self.also | {self.rule}, other.also | {other.rule}
         return not mine & its and "explicit-synchronization" not in mine | its
 

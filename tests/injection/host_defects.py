@@ -101,7 +101,7 @@ def compiled(block: Block, base: Base) -> int:
 
 
 def computed(block: Block, base: Base) -> int:
-    """Code of its own: one long operator, several, or a function."""
+    """Other code: one long operator, several, or a function."""
     end, kind = block.length_ns, block.rng.randrange(3)
     if kind == 0:
         block.op(block.any_of("aten::prepare", "aten::topk", "aten::sort"), 0, end)

@@ -1,4 +1,4 @@
-"""Where time can be put into a recording so that its cost is known: the device is dry, and waits for the host."""
+"""Where time can be put into a recording so that its cost is known: the device is idle, and waits for the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tightship_analyzers.trace.model import Int64s, Trace
 
 MAIN_FRAME = "train.py(3): main"
 SETTLED_NS = 2_000
-"""The device is dry for this long already, so that rounding of clocks does not matter."""
+"""The device is idle for this long already, so that rounding of clocks does not matter."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ MOST_THERE_FRAC = {"launch-bound": 0.15, "exposed-communication": 0.15}
 UNEVEN = (0.8, 1.2)
 """Stretches of one trial differ in length by these factors."""
 FEWER_FROM = 4
-"""Steps from which on a defect may be put into the later half of them alone."""
+"""Steps after which a defect may be put into the later half of them alone."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def company(defects: Sequence[Defect], rng: random.Random) -> list[Defect]:
 
 
 def run(defects: Sequence[Defect], base: Base, rng: random.Random, folder: Path) -> list[Outcome]:
-    """Opens the recording for each of them, at moments of their own, and judges it once."""
+    """Opens the recording for each of them, at their own moments, and judges it once."""
     shares = [rng.uniform(*defect.share) for defect in defects]
     recording = Recording(base.text)
     costs = [0] * len(defects)

@@ -62,7 +62,7 @@ def test_fine(): pass
 
 @pytest.fixture
 def run_tests(tmp_path: Path):
-    """Runs a test file in a process of its own, beside a copy of our conftest; returns how many ended how."""
+    """Runs a test file in its own process, beside a copy of our conftest; returns how many ended how."""
     for file in (TESTS / "conftest.py", SUPPORT / "reference_data.py", SUPPORT / "services.py"):
         shutil.copy(file, tmp_path / file.name)
     config = tmp_path / "pytest.ini"

@@ -1,4 +1,4 @@
-"""A server on a port of its own, and what agents and launchers send to it."""
+"""A server on its own port, and what agents and launchers send to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Served:
 
 @contextmanager
 def serving(settings: Settings, host: str = "127.0.0.1") -> Iterator[Served]:
-    """A real server in a thread, listening on loopback as if it had been told to listen on `host`."""
+    """A real server in a thread, listening on loopback as if it were to listen on `host`."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(settings, host=host)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, proxy_headers=False, timeout_graceful_shutdown=3))

@@ -14,7 +14,7 @@ from services import free_port
 from waiting import PATIENCE_S, wait_for
 
 SCRIPT = '''
-"""An ordinary training script. It trains until a file says how long to go on, and ends as it is told."""
+"""An ordinary training script. It trains until a file says how long to go on, and ends as the file says."""
 import os, sys, time
 import torch
 import torch.distributed as dist

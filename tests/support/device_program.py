@@ -135,7 +135,7 @@ class Recorded:
                 self.made.on_device(start, start + command.ns, name=command.tag, link=link, stream=command.stream)
                 self._free[command.stream] = start + command.ns
             case Sync():
-                work = [*self._free.items(), *self._held.items()]  # what a stream waits for is work of its own
+                work = [*self._free.items(), *self._held.items()]  # what a stream waits for is separate work
                 ends = [end for stream, end in work if command.stream in (None, stream)]
                 name = "cudaDeviceSynchronize" if command.stream is None else "cudaStreamSynchronize"
                 link = self._call(name, max(ends, default=-RETURN) + RETURN)

@@ -66,7 +66,7 @@ class GpuJob(DeviceTrace):
         self.host(name, begun, self.now_ns, **_shapes(dims, types))
 
     def wait(self, call: str = "cudaStreamSynchronize", stream: int = 7) -> None:
-        """The host blocks until the stream is dry."""
+        """The host blocks until the stream is empty."""
         begun = self.now_ns
         self.now_ns = max(self.now_ns + US, self.free_ns.get(stream, 0))
         self.call(begun, self.now_ns, name=call)

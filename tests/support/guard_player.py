@@ -1,4 +1,4 @@
-"""The injected code by itself: loaded under another name, and its exit guard played by a process of its own."""
+"""The injected code by itself: loaded under another name, and its exit guard played in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that behaves towards the agent as a training process does, and towards a capture as told.
+"""A process that behaves towards the agent as a training process does, and towards a capture as its arguments say.
 
 Real Kineto refuses, drops and stalls only now and then; this does so on demand. It speaks the real protocol through a
 real socket, and has a real control file. Arguments: run directory, and JSON with any of

@@ -79,7 +79,7 @@ PRODUCT: dict[str, tuple[Any, ...]] = {
 
 
 def all_cases() -> Iterator[Case]:
-    """Every case of the product, each with a seed of its own below 1,000."""
+    """Every case of the product, each with its own seed below 1,000."""
     for number, values in enumerate(itertools.product(*PRODUCT.values())):
         yield _case(dict(zip(PRODUCT, values, strict=True)), number % 1000)
 

@@ -1,7 +1,7 @@
 """Trainings that keep their layers in files, killed with SIGKILL at one point after the other, and started again.
 
 Each point is between two changes of a file, or between two halves of the in-place update of one tensor. Run by its test
-in a process of its own, as it forks: `offload_kills.py FOLDER SEED COUNT` kills at COUNT points (0: at all).
+in its own process, as it forks: `offload_kills.py FOLDER SEED COUNT` kills at COUNT points (0: at all).
 """
 
 from __future__ import annotations

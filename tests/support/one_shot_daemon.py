@@ -24,7 +24,7 @@ _HEAD = struct.Struct("<Q32s")
 class OneShotDaemon:
     """Serves `<run_dir>/dynolog` between construction and `close`.
 
-    :param config: the config for a process, and what its exit guard is told, made when the process asks.
+    :param config: the config for a process, and what its exit guard receives, made when the process asks.
     :param patience_s: how long the exit guards may wait.
     """
 

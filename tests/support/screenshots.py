@@ -1,4 +1,4 @@
-"""Screenshots of a running dashboard: every page in both themes, for a telephone and for a desk.
+"""Screenshots of a running dashboard: every page in both themes, for a phone and for a desktop.
 
     python tests/support/screenshots.py http://127.0.0.1:8050 some/folder [path …]
 

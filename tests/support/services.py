@@ -1,4 +1,4 @@
-"""Starts the real servers that tests need: PostgreSQL and Redis on free ports, in folders of their own.
+"""Starts the real servers that tests need: PostgreSQL and Redis on free ports, in their own folders.
 
 They die with the test process, whatever becomes of it. PostgreSQL refuses to run as root, so then it runs as another
 user of the system.

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Rule)
 
 NotJudged = dict[str, NotApplicable | Failed]
-"""Rule id → why it gave no judgement."""
+"""Rule id → why it did not apply."""
 
 
 def apply_rules(rules: Iterable[R], judge: Callable[[R], Judgement], subject: str) -> tuple[list[Finding], NotJudged]:

@@ -53,7 +53,7 @@ def judge_facts(
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
     if (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:
-        notes.append(f"judged as a whole; what is told per step {reason}")
+        notes.append(f"judged as a whole; figures per step {reason}")
     return Verdict(
         findings=findings, not_judged=not_judged, summary=summarize(facts, findings, notes, untraced_step_ns)
     )

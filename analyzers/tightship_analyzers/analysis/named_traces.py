@@ -31,7 +31,7 @@ def named_traces(paths: Sequence[str]) -> Iterable[tuple[str, bool]]:
         if closed and not found:
             raise TightshipError(f"Folder {shown(closed[0])} cannot be read; check its permissions")
         for folder in closed:
-            yield folder, True  # reading it fails, and is told with the files that cannot be read
+            yield folder, True  # reading it fails, and is reported with the other unreadable files
         if not found:
             raise TightshipError(f"No trace in folder {path}; expected files that end in {' or '.join(SUFFIXES)}")
         for source in found:
@@ -43,7 +43,7 @@ def named_traces(paths: Sequence[str]) -> Iterable[tuple[str, bool]]:
 class ReadingBars:
     """Bars with rates on standard error while files are read; none where that is no terminal.
 
-    Each file has a bar of its own as long as it is worked on; of several, it says how many are done.
+    Each file has its own bar as long as it is worked on; of several, it says how many are done.
     """
 
     def __init__(self, *, wanted: bool, files: int) -> None:

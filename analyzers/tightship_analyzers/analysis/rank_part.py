@@ -18,7 +18,7 @@ class RankPart:
     analysis: RankAnalysis
     findings: Sequence[TraceFinding]
     not_judged: dict[str, str]
-    """Rule → why it gave no judgement."""
+    """Rule → why it did not apply."""
     failed_rules: Sequence[str]
     """Rules of these that broke."""
     arrivals: CollectiveArrivals | NotApplicable

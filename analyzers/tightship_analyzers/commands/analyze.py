@@ -67,7 +67,7 @@ def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -
     "--untraced-step",
     metavar="TIME",
     callback=_duration_ns,
-    help="Mean step without recording, such as 120ms: savings are then told in such steps.",
+    help="Mean step without profiling, such as 120ms; savings are then given in such steps.",
 )
 @click.option("--explain", is_flag=True, help="Show also which facts were derived, what each cost and who used it.")
 @click.option(
@@ -101,7 +101,7 @@ def analyze(
 
     PATH is a trace as torch.profiler or Kineto writes it (.json or .json.gz), a URL of one, or a folder: then every
     trace in it; or a table of operations (.parquet): then every rank of it. Several files are taken for the ranks of
-    one run. A file that cannot be read is told, and the others are judged all the same; the exit code is then 2.
+    one run. Unreadable files are reported; the others are still analyzed. The exit code is then 2.
     """
     from tightship_analyzers.analysis.from_files import analyze_paths
     from tightship_analyzers.analysis.rank_processes import cores

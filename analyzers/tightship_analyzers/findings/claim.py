@@ -22,7 +22,7 @@ from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import SavingUnit
 
 WORKERS_FRAC = 0.05
-"""Share of the step from which on waiting for input counts; source: the profiler's TensorBoard plugin."""
+"""Share of the step above which waiting for input counts; source: the profiler's TensorBoard plugin."""
 
 
 def is_worth(facts: Facts, claims: Intervals, min_frac: float) -> bool:
@@ -38,7 +38,7 @@ def within_window(facts: Facts, claims: Intervals) -> Intervals:
 
 
 def unit_of(facts: Facts) -> SavingUnit:
-    """What savings are told of."""
+    """The unit in which savings are given."""
     return SavingUnit.STEP if facts[Window].of_steps else SavingUnit.RECORDING
 
 
@@ -54,7 +54,7 @@ def time_of(facts: Facts, total_ns: int) -> str:
 
 
 def each(facts: Facts) -> str:
-    """What a figure that was divided by the steps is told of: `a step`; of a recording, which is not, `in all`."""
+    """The unit of a figure: `a step` where it was divided by the steps, else `in all`, of a recording."""
     return "a step" if facts[Window].of_steps else "in all"
 
 

@@ -86,7 +86,7 @@ class Finding:
     saving: Saving
     unit: SavingUnit
     share_frac: float
-    """The saving as a share of what the unit tells of: mean step, recording, or the run's device time."""
+    """The saving as a share of the unit: mean step, recording, or the run's device time."""
     evidence: list[Evidence] = field(default_factory=list)
     claims: Intervals = field(default_factory=Intervals.none)
     """The time that would go, absolute ns; of a `bound` its measure is the saving's value times the steps (once

@@ -55,7 +55,7 @@ def due_runs(session: Session, *, now: int | None = None) -> list[int]:
 
 
 def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[str, int]:
-    """Make a run's account anew; bucket → device-ns, summing to the run's device time exactly."""
+    """Make a run's account again; bucket → device-ns, summing to the run's device time exactly."""
     now = now_ns() if now is None else now
     # Two at once would insert the same rows: the run's row is the lock, and is read again under it.
     session.execute(update(Run).where(Run.id == run.id).values(accounted_ns=Run.accounted_ns))

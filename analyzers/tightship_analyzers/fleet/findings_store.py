@@ -52,7 +52,7 @@ def replace_findings(
             session.add(row)
         row.trace_id = trace_id
         row.title, row.fix, row.unit = finding.title, finding.fix, finding.saving.unit
-        # Where nothing can be told, as of a risk, the saving is missing and not zero.
+        # Where nothing is known, as with a risk, the saving is missing and not zero.
         saving = finding.saving if finding.saving.high else None
         row.value = None if saving is None else saving.value
         row.low = None if saving is None else saving.low

@@ -1,7 +1,7 @@
 """The device's side of the graph: why each device event started when it did.
 
 [Note: delays] A device event starts when its stream is free, its launch has arrived and the events it waits for have
-ended, whichever is last. When each of these would have let it start is known but for a small delay: the typical gap
+ended, whichever is last. When each of these would have let it start is known except for a small delay: the typical gap
 between two events of a full queue, and the typical latency of a launch on an empty one, both medians of this trace. The
 last of them held the event up; what is left until its start is that one's own delay, up to PLAUSIBLE_NS more than
 typical. Beyond that it is excess: nobody knows what it waited for. Only of a launched CUDA graph all is its own delay,

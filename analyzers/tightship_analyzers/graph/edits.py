@@ -32,7 +32,7 @@ class Edits:
     device: Mapping[int, float] = field(default_factory=dict)
     """Row of `Trace.device_events` → share of its duration that is left, from 0 (gone, with its launch) upwards."""
     joined: frozenset[int] = frozenset()
-    """Rows of `Trace.device_events` that need no launch of their own: each follows, without a gap, the event before it
+    """Rows of `Trace.device_events` that need no launch: each follows, without a gap, the event before it
     in its stream, as in a fused kernel or a CUDA graph, but not before its thread has come to it. The host time of
     their launches is not part of this."""
     needs_cores: bool = False

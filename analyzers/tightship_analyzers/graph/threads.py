@@ -1,6 +1,6 @@
 """Which thread waits for which: autograd's thread and the one that called for the backward pass.
 
-[Note: hand-over] torch evaluates a backward pass on a thread of its own, while the caller stands still until it is
+[Note: hand-over] torch evaluates a backward pass on its own thread, while the caller stands still until it is
 done. The trace shows no call for that on the caller, only a pause between two of its events in which all of a burst of
 the other thread's events lies. Such a burst begins after the caller's last event, and the caller goes on after the
 burst. The caller may also take part, for it evaluates what belongs to the CPU itself: then it goes on in the middle of

@@ -1,6 +1,6 @@
 """What the host and the streams wait for.
 
-A trace names the calls (`cudaStreamSynchronize`, `cudaStreamWaitEvent`) but only with CUPTI's synchronisation records
+A trace names the calls (`cudaStreamSynchronize`, `cudaStreamWaitEvent`) but only with CUPTI's synchronization records
 (`cuda_sync`) does it say on what they waited. Without them a call's target is taken from the order of calls and checked
 against the times: what had not ended when a call returned was not waited for.
 """
@@ -24,7 +24,7 @@ RETURN_NS = 100_000
 Waking a sleeping thread takes 5–50 µs on the reference traces."""
 FULL_QUEUE = 512
 """A launch can only be held up by a full queue when this many events wait. CUDA's queue takes 1024 launches; streams
-and copies have queues of their own."""
+and copies have their own queues."""
 WAITING = (Blocks.DEVICE, Blocks.STREAM, Blocks.EVENT, Blocks.FREE)
 LONG_LAUNCH_NS = 30_000
 """A launch takes 3–10 µs; one that waits for room in the queue takes as long as a kernel."""
@@ -116,7 +116,7 @@ def _by_name(trace: Trace, streams: Streams, blocks: np.ndarray) -> list[tuple[I
     known_waits, wanted = _recorded(trace, streams, calls, begin, latest)
     known = ~everything & known_waits & (wanted >= 0)
     found.append((calls[known], wanted[known]))
-    # Not recorded: what ended last while the call lasted; else a synchronised stream is the one last launched on.
+    # Not recorded: what ended last while the call lasted; else a synchronized stream is the one last launched on.
     waited = ended > begin
     wanted = np.where(waited, latest_row, np.where(blocks[calls] == Blocks.STREAM, current_row, -1))
     known = ~everything & ~known_waits & (wanted >= 0)
@@ -127,7 +127,7 @@ def _by_name(trace: Trace, streams: Streams, blocks: np.ndarray) -> list[tuple[I
 def _recorded(
     trace: Trace, streams: Streams, calls: Int64s, begin_ns: Int64s, latest_ns: Int64s
 ) -> tuple[Bools, Int64s]:
-    """Which calls a synchronisation record explains, and the event that each waits for (-1: none launched)."""
+    """Which calls a synchronization record explains, and the event that each waits for (-1: none launched)."""
     syncs, launches = trace.syncs, trace.launches
     known_waits, wanted = np.zeros(len(calls), dtype=np.bool_), np.full(len(calls), -1, dtype=np.int64)
     record_of = {corr: row for row, corr in enumerate(syncs.correlation.tolist()) if corr > 0}

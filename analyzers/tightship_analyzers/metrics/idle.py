@@ -21,7 +21,7 @@ class IdleKind(StrEnum):
     """What a stream waited for."""
 
     HOST_WAIT = "host_wait"
-    """The next event was launched only after the stream had run dry."""
+    """The next event was launched only after the stream was empty."""
     KERNEL_WAIT = "kernel_wait"
     """The next event was launched in time and began soon after."""
     OTHER = "other"

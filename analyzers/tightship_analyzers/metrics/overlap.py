@@ -21,7 +21,7 @@ class Overlap:
 
     @property
     def exposed_ns(self) -> int:
-        """Communication that nothing hid."""
+        """Exposed communication."""
         return self.comm_ns - self.overlapped_ns
 
     @property

@@ -116,7 +116,7 @@ class TraceDiff:
     """The difference of two groups of traces."""
 
     unit: SavingUnit
-    """What times are told per: a step, or a recording where not every trace holds steps; unlike units cannot be
+    """The unit of times: a step, or a recording where not every trace holds steps; unlike units cannot be
     compared."""
     before_units: int
     """Steps of all traces of the group together, or how many recordings it has."""

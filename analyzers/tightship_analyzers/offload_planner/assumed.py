@@ -1,7 +1,7 @@
 """A machine that nobody measured, and times that were recorded on another device: what documents allow to be said.
 
-The catalogue of devices gives memory, links and arithmetic; the host is told by its agent or its owner. What is left is
-assumed here, and `ASSUMED_SPREAD_FRAC` is in every prediction made with it.
+The catalogue of devices gives memory, links and arithmetic; the host is described by its agent or its owner. The rest
+is assumed here, and `ASSUMED_SPREAD_FRAC` is in every prediction made with it.
 """
 
 from __future__ import annotations

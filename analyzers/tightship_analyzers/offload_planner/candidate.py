@@ -191,7 +191,7 @@ class Candidate:
         return cost.parameters * precision.weights.bytes + cost.trainable * precision.gradients.bytes
 
     def _state(self, trainable: int) -> int:
-        """Optimizer state, and master weights where they are a copy of their own."""
+        """Optimizer state, and master weights where they are a separate copy."""
         precision = self.profile.precision
         master = precision.master.bytes if precision.master is not precision.weights else 0
         return trainable * (self.profile.state_bytes_per_parameter + master)

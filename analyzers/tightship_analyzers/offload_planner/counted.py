@@ -2,7 +2,7 @@
 
 A factory is a function without arguments, `train:make`, that returns (model, batch) or (model, batch, loss): the batch
 is what the model is called with (a tensor, a tuple or a dict), `loss` maps its output to a number. It is called in a
-process of its own, where every tensor it makes is fake: a model of any size takes a few hundred MB.
+its own process, where every tensor it makes is fake: a model of any size takes a few hundred MB.
 
 python -m tightship_analyzers.offload_planner.counted train:make     # JSON on stdout
 """
@@ -38,7 +38,7 @@ def profile_of_factory(factory: str, hardware: HardwareSpec) -> Profile:
     :raises CannotCount: it cannot be called, or its model cannot be counted.
     """
     if hardware.flops_per_s is None:
-        raise CannotCount("The machine's FLOP/s are not known; measure it anew with `tightship offload measure`")
+        raise CannotCount("The machine's FLOP/s are not known; measure it again with `tightship offload measure`")
     command = [sys.executable, "-m", __name__, factory]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)

@@ -59,7 +59,7 @@ def profile_of(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
     try:
         return _profile(record, hardware)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise PlanError(f"The measurement is not acceptable ({type(error).__name__}: {error}); measure anew") from None
+        raise PlanError(f"The measurement is not acceptable ({type(error).__name__}: {error}); measure again") from None
 
 
 def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:

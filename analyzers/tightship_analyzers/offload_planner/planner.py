@@ -249,7 +249,7 @@ class _Search:
         return None if shortfalls(candidate.memory, self.limits) else self._run(candidate)
 
     def _windows(self) -> Iterator[Candidate]:
-        """All that is tried, but for the number of slots."""
+        """All that is tried, except for the number of slots."""
         count = len(self.profile.layers)
         residents = (
             [frozenset(self.constraints.resident)] if self.constraints.resident is not None else self._resident_sets()

@@ -1,4 +1,4 @@
-"""What this machine can do: links, memory, CPU Adam by threads, arithmetic. Measured in a process of its own.
+"""What this machine can do: links, memory, CPU Adam by threads, arithmetic. Measured in its own process.
 
 python -m tightship_analyzers.offload_planner.rates     # YAML on stdout
 

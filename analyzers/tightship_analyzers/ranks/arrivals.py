@@ -28,7 +28,7 @@ class CollectiveArrivals:
     """The collectives of one rank in order of arrival."""
 
     keys: tuple[Key, ...]
-    """(collectives,) With a recorded `Seq`: collective, process group, Seq. Else kernel, empty, and the how manieth of
+    """(collectives,) With a recorded `Seq`: collective, process group, Seq. Else kernel, empty, and the ordinal of
     this kernel in the trace it is."""
     numbered: Bools
     """(collectives,) The trace records a `Seq`."""

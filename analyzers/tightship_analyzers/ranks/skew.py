@@ -55,7 +55,7 @@ class CollectiveSkew:
     group: str
     """Process group; empty where the trace does not record it."""
     number: int
-    """Its `Seq`; where not recorded, the how manieth of this kernel."""
+    """Its `Seq`; where not recorded, the ordinal of this kernel."""
     ranks: int
     """How many took part."""
     first_ns: int

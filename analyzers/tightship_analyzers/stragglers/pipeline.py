@@ -27,7 +27,7 @@ class Direction:
     send: OpType
     recv: OpType
     towards: int
-    """Stage number of the receiver minus the sender's, but for the wrap-around of interleaved chunks."""
+    """Stage number of the receiver minus the sender's, except at the wrap-around of interleaved chunks."""
 
 
 DIRECTIONS = (

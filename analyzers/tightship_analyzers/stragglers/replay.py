@@ -1,7 +1,7 @@
 """Running the dependency graph again, with the measured costs or with others in their place.
 
 [Note: cost] A computation costs its duration. Communication costs what remains of it after its last participant has
-started, its transfer; before that it only waits for others, and waiting is what a replay finds out anew. Operations
+started, its transfer; before that it only waits for others, and waiting is what a replay finds out again. Operations
 start as soon as what they wait for has ended. That they started later when measured, because the host was busy with
 work that op tables do not hold, is their launch delay; a replay leaves it out and so is shorter than the original.
 """

@@ -163,7 +163,7 @@ class WhatIf:
 
     @cached_property
     def worker_scores(self) -> dict[Worker, float]:
-        """The published estimate for each worker, without a replay of its own; the highest first."""
+        """The published estimate for each worker, without its own replay; the highest first."""
         dp_rank = {row.key: row.slowdown for row in self.by_dp_rank}
         stage = {row.key: row.slowdown for row in self.by_stage}
         scores = {worker: min(dp_rank[worker.dp_rank], stage[worker.stage]) for worker in self.workers}

@@ -1,4 +1,4 @@
-"""The text of a trace file as a stream of blocks: local path or URL, plain or gzip, told apart by content."""
+"""The text of a trace file as a stream of blocks: local path or URL, plain or gzip, distinguished by content."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TextSource:
             file: Any = fsspec.open(self._location, "rb").open()
         except FileNotFoundError:
             raise TraceError(f"No trace at {self.source}") from None
-        except Exception as error:  # Each file system raises errors of its own library.
+        except Exception as error:  # Each file system raises its own library's errors.
             raise TraceError(f"Trace {self.source} cannot be opened: {clean(str(error), 300)}") from error
         self._file_bytes = int(getattr(file, "size", 0) or 0)
         opened: IO[bytes] = file
@@ -129,7 +129,7 @@ class TextSource:
                 return b""
             return member
 
-    def told_whole(self) -> None:
+    def mark_complete(self) -> None:
         """Progress: another process has read the rest."""
         self._advance(self._file_bytes - self.read_bytes)
 

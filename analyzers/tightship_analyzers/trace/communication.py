@@ -54,15 +54,15 @@ def is_communication(name: str) -> bool:
 
 
 def launched_by_collectives(
-    names: Names, ops: HostOps, is_told: Bools, launches: Launches, events: DeviceEvents
+    names: Names, ops: HostOps, is_recorded: Bools, launches: Launches, events: DeviceEvents
 ) -> Bools:
     """(events,) was the innermost operator around the launch a collective? By the launch, else by the external id.
 
-    Copies and element-wise kernels around a collective have operators of their own (`aten::copy_`) in between.
+    Copies and element-wise kernels around a collective have their own operators (`aten::copy_`) in between.
 
-    :param is_told: (ops,) the trace itself says that the operator is a collective.
+    :param is_recorded: (ops,) the trace itself says that the operator is a collective.
     """
-    is_collective = is_told | names.mask(ops.name, lambda text: COLLECTIVE_OPS.match(text) is not None)
+    is_collective = is_recorded | names.mask(ops.name, lambda text: COLLECTIVE_OPS.match(text) is not None)
     if not is_collective.any():
         return np.zeros(len(events), dtype=np.bool_)
     by_launch = np.zeros(len(launches) + 1, dtype=np.bool_)

@@ -63,7 +63,7 @@ class Captures(Protocol):
 
 
 class Agent:
-    """One host's agent. `run` loops until told to stop; `tick` is one look.
+    """One host's agent. `run` loops until stopped; `tick` is one look.
 
     :raises OSError: the spool folder cannot be used.
     """
@@ -147,7 +147,7 @@ class Agent:
             self.tick()
             self._failing = False
         except Exception:
-            # A defect in one look must not blind the host for good; a lasting one is told once.
+            # A defect in one look must not blind the host for good; a lasting one is reported once.
             if not self._failing:
                 LOG.exception("A look at the host failed; the agent goes on")
             self._failing = True

@@ -46,7 +46,7 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
     stop = threading.Event()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        LOG.info("Told to stop by %s", signal.Signals(number).name)
+        LOG.info("Stopping: received %s", signal.Signals(number).name)
         stop.set()
 
     signal.signal(signal.SIGTERM, on_signal)

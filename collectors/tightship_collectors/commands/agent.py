@@ -17,7 +17,7 @@ MAX_INTERVAL_NS = 60 * NS_PER_S
 def agent(interval: str, once: bool) -> None:
     """Watch this host: devices, processes and steps of its runs; carry out captures.
 
-    Runs until it is told to stop, and is best started by `tightship up` or a service manager. It reads only: a job
+    Runs until it is stopped; start it by `tightship up` or a service manager. It reads only: a job
     never waits for it and never notices when it dies. While no server answers, what it sees waits in the spool folder.
     """
     interval_ns = parse_duration_ns(interval)

@@ -68,7 +68,7 @@ class Pause:
 
 
 class Sender:
-    """Delivers in a thread of its own between `start` and `stop`.
+    """Delivers in its own thread between `start` and `stop`.
 
     :param records_dir: where launchers leave run records for the agent.
     """

@@ -101,7 +101,7 @@ def _clock(answer: httpx.Response, asked_s: float) -> Check:
     how = "ahead of" if ahead_s > 0 else "behind"
     detail = f"{abs(ahead_s):.0f} s {how} the server's"
     return Check(
-        check="clock", state=WRONG, detail=detail, advice="synchronise both with NTP (chrony, systemd-timesyncd)"
+        check="clock", state=WRONG, detail=detail, advice="synchronize both with NTP (chrony, systemd-timesyncd)"
     )
 
 

@@ -181,7 +181,7 @@ class ControlFile(object):
 
 
 class Job(object):
-    """What this process knows of itself. One instance; a forked child starts it anew."""
+    """What this process knows of itself. One instance; a forked child starts afresh."""
 
     def __init__(self, run_dir):
         # type: (str) -> None
@@ -312,7 +312,7 @@ class Job(object):
 
     def first_step_of_fork(self):
         # type: () -> ControlFile
-        """A forked child that trains is a rank of its own, but one that Kineto cannot record: it gets no guard flag."""
+        """A forked child that trains is a separate rank, but Kineto cannot record it: it gets no guard flag."""
         self.file = ControlFile(self.run_dir, FORKED | STEP_HOOK | kind_of_process())
         self.rank_known = self.file.i32[OFF_RANK // 4] >= 0
         return self.file

@@ -151,7 +151,7 @@ def _unfit(run: str, run_dir: Path, uid: int) -> str:
     if run_dir.name != run:
         return f"{run_dir} is not named by the run"
     if not stat.S_ISDIR(os.lstat(run_dir.parent).st_mode):
-        return f"{run_dir.parent} is no directory of its own"
+        return f"{run_dir.parent} is not a directory (or is a link to one)"
     status = os.lstat(run_dir)
     if not stat.S_ISDIR(status.st_mode):
         return f"{run_dir} is no directory"

@@ -74,7 +74,7 @@ class Flag(IntFlag):
     STEP_HOOK = 8
     """Optimizer steps are counted; otherwise zero steps mean nothing."""
     FORKED = 16
-    """The file belongs to a forked child that makes steps of its own."""
+    """The file belongs to a forked child that makes its own steps."""
     LAUNCHER = 32
     """torchrun or another starter of ranks: imports torch, trains nothing."""
 

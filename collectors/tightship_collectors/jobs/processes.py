@@ -138,7 +138,7 @@ class ProcessTable:
         return False
 
     def _inherit(self, pid: int) -> None:
-        """A process without a claim of its own, such as one started with an empty environment, has its parent's."""
+        """A process without its own claim, such as one started with an empty environment, has its parent's."""
         fresh = self._known.get(pid)
         if fresh is None or fresh.process is not None:
             return

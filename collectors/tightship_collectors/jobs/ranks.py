@@ -2,7 +2,7 @@
 
 [Note: which processes are ranks]
 Of the live processes that imported torch:
-1. those that were told their RANK (environment or torch.distributed). A `multiprocessing` child inherits the variable,
+1. those whose RANK is given (environment or torch.distributed). A `multiprocessing` child inherits the variable,
    and a launcher may have that of its node: these count only once they have made a step. Where several claim one
    number (a rank's own subprocess inherits RANK), the one that makes steps and is the oldest has it;
 2. else those that made optimizer steps, numbered in the order of their start;

@@ -166,7 +166,7 @@ class StepReader:
     ) -> None:
         made = steps - process.steps
         if steps > MAX_STEPS or made < 0:
-            # Nonsense, or a counter that began anew: nothing can be said about the time before.
+            # Nonsense, or a counter that restarted: nothing can be said about the time before.
             made = 0
         first_ns = _plausible(first_ns, state.start_ns, time_ns)
         last_ns = _plausible(last_ns, state.start_ns, time_ns)
@@ -218,7 +218,7 @@ class StepReader:
 
 
 def is_believable(view: RankView) -> bool:
-    """It trains, under a number that a rank can have. One job's nonsense must not spoil what is told of the others."""
+    """It trains, under a number that a rank can have. One job's nonsense must not spoil the others' records."""
     return view.is_rank and 0 <= view.rank <= MAX_RANK
 
 

@@ -22,7 +22,7 @@ class Arming:
 
     def __init__(self, manifest: Manifest, warmup: int) -> None:
         self.starts: dict[int, int] = {}
-        """UTC start that each process was told; none where iterations are counted."""
+        """UTC start that was sent to each process; none where iterations are counted."""
         self.missed = False
         """A process asked too late to begin with the others; the try is void."""
         self.warmup = warmup

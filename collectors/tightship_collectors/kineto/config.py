@@ -1,10 +1,10 @@
-"""What Kineto is told: the config text of one trace, and the instant at which it starts.
+"""What Kineto receives: the config text of one trace, and the instant at which it starts.
 
 [Note: when a trace can start]
 Kineto looks at a pending request once per second (its controller tick). A tick takes the request up when the start time
 is at most one second (plus the warm-up) ahead, and refuses it, silently, when the start is past or the warm-up no
 longer fits. `PROFILE_START_TIME=0` means two seconds from now: exactly on the edge for a process whose tick coincides
-with its poll, which is the common case from the second trace on, because the end of a trace sets the tick anew: from
+with its poll, which is the common case from the second trace on, because the end of a trace restarts the tick: from
 then on it falls on that end plus whole seconds. So the start is chosen at the very moment the config is handed out,
 and lies a quarter of a second behind the tick that will take it up; this is never refused and a second faster than 0.
 Where the tick is not known (first trace, or the agent was restarted) the start is 1.5 s ahead: a fresh process has its
@@ -71,7 +71,7 @@ def check_trace_path(path: Path) -> Path:
 
 
 def final_path(asked: Path, pid: int) -> Path:
-    """Where Kineto leaves the complete trace of `pid` when told to write `asked`."""
+    """Where Kineto leaves the complete trace of `pid` when its config names `asked`."""
     return asked.with_name(f"{asked.stem}_{pid}.json")
 
 

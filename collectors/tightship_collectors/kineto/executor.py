@@ -55,12 +55,12 @@ _RENEWED = {
 
 
 class InHand:
-    """A capture of this agent: its recording, and what the server has not been told yet."""
+    """A capture of this agent: its recording, and what has not yet been reported to the server."""
 
     def __init__(self, recording: Recording, outbox: deque[CaptureReport]) -> None:
         self.recording = recording
         self.outbox = outbox
-        self.told_s = time.monotonic()
+        self.reported_s = time.monotonic()
         self.failures = 0
         """Attempts to deliver in a row that did not reach the server."""
         self.refusals = 0
@@ -133,7 +133,7 @@ class CaptureExecutor:
         for manifest in manifests:
             log.info("capture %s of run %s: taken over while %s", manifest.capture, manifest.run, manifest.phase)
             hand = self._take(manifest)
-            hand.told_s = -RENEWAL_S  # the lease may be about to lapse
+            hand.reported_s = -RENEWAL_S  # the lease may be about to lapse
             hand.recording.resume(now_ns())
 
     def _take(self, manifest: Manifest) -> InHand:
@@ -156,7 +156,7 @@ class CaptureExecutor:
         if held is not None:
             # The lease had lapsed (the server or we were away) and came back to us: say where we are and go on.
             held.manifest.attempt = max(held.manifest.attempt, lease.attempt)
-            held.told_s = -RENEWAL_S
+            held.reported_s = -RENEWAL_S
             self._talk_now.set()
         elif run is not None:
             manifest = Manifest.of_lease(lease, run_dir=run.run_dir, uid=run.uid, now_ns=now_ns())
@@ -185,7 +185,7 @@ class CaptureExecutor:
                 pause_s = 1.0
             wake.wait(pause_s)
         if name == "talk":
-            with contextlib.suppress(ServerUnreachable):  # what is not told now, the lapse of the lease tells
+            with contextlib.suppress(ServerUnreachable):  # what is not reported now, the lapse of the lease shows
                 self._tell()
 
     def _carry(self) -> float:
@@ -269,7 +269,7 @@ class CaptureExecutor:
                 hand.outbox.popleft()
                 self._carry_now.set()
             renewed = _RENEWED.get(hand.manifest.phase)
-            if renewed is not None and time.monotonic() - hand.told_s > RENEWAL_S:
+            if renewed is not None and time.monotonic() - hand.reported_s > RENEWAL_S:
                 self._tell_one(hand, self._report(hand.manifest, renewed, hand.recording.waits_for))
 
     def _tell_one(self, hand: InHand, report: CaptureReport) -> None:
@@ -281,7 +281,7 @@ class CaptureExecutor:
             if error.http_status >= 500 or error.http_status in (401, 403, 429):
                 raise ServerUnreachable(self._client.server, str(error)) from error
             refusal = str(error)
-        hand.told_s = time.monotonic()
+        hand.reported_s = time.monotonic()
         if refusal is not None and report.state != CaptureState.FAILED:
             hand.recording.abandon(f"the server does not want it any more: {refusal}")
 
@@ -313,7 +313,7 @@ class CaptureExecutor:
             self._put_off(hand)
         except ApiError as error:
             log.warning("capture %s: the server refuses a trace: %s", manifest.capture, error)
-            hand.told_s = -RENEWAL_S  # a report tells whether the capture still stands, or makes it so again
+            hand.reported_s = -RENEWAL_S  # a report tells whether the capture still stands, or makes it so again
             self._talk_now.set()
             hand.refusals += error.http_status < 500
             if error.http_status == 413 or hand.refusals >= MAX_REFUSALS:

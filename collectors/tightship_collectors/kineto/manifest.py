@@ -1,4 +1,4 @@
-"""What an agent has to remember of a capture: written before every step that could not be told from memory.
+"""What an agent has to remember of a capture: written before every step that could not be known after a restart.
 
 The folder `<spool>/captures/<capture>/` holds `manifest.json` and, once complete, `rank-<n>.json.gz` until the server
 has them. It is the agent's own; an agent that follows one that was killed finds here what that had in hand.
@@ -49,13 +49,13 @@ class RankTrace:
     handed_ns: int | None = None
     """When the config of the present try was handed out."""
     start_ns: int | None = None
-    """When Kineto was told to start."""
+    """When Kineto was asked to start."""
     complete: bool = False
     """The trace file of the present try is complete and checked, or none will come any more."""
     complete_ns: int = 0
     """When that was noticed."""
     released: bool = False
-    """Its exit guard was told that nothing is recorded any more."""
+    """Its exit guard knows that nothing is recorded any more."""
     bytes: int | None = None
     """Size of the packed file; set when it lies in the capture's folder."""
     sha256: str | None = None
@@ -78,7 +78,7 @@ class Manifest:
     since_ns: int = 0
     """When the present phase began."""
     tries: int = 0
-    """How often its processes were armed under this lease; every try writes files of its own."""
+    """How often its processes were armed under this lease; every try writes its own files."""
     reason: str | None = None
     """Why it was given up."""
     ranks: list[RankTrace] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Manifest:
 
     @property
     def asked_path(self) -> Path:
-        """The file that Kineto is told to write; it inserts the process id."""
+        """The file named in Kineto's config; it inserts the process id."""
         return self.traces_dir / f"{self.trace_id}.json"
 
     @property
@@ -121,7 +121,7 @@ class Manifest:
 
     @property
     def latest_start_ns(self) -> int:
-        """When the last rank was told to start; 0 where no time was told."""
+        """When the last rank was to start; 0 where no time was given."""
         return max((rank.start_ns or 0 for rank in self.ranks), default=0)
 
     @property

@@ -26,7 +26,7 @@ class Progress:
         self._moved_ns = 0
 
     def restart(self, now_ns: int) -> None:
-        """Patience begins anew."""
+        """Restart the patience."""
         self._moved, self._moved_ns = -1, now_ns
 
     def has_opened(self, process: RankProcess, now_ns: int) -> bool:

@@ -1,4 +1,4 @@
-"""One rank's process while it is recorded: is it alive, what has Kineto written, what is its exit guard told."""
+"""One rank's process while it is recorded: is it alive, what has Kineto written, what does its exit guard receive."""
 
 from __future__ import annotations
 

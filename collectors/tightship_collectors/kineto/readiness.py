@@ -63,4 +63,4 @@ def _check_fitness(manifest: Manifest, view: RankView) -> None:
         )
     if manifest.params.iterations is not None and not view.steps:
         why = "made no optimizer step yet" if view.steps == 0 else "does not count steps (--no-steps)"
-        raise GiveUp(f"{name} {why}, so iterations cannot be told; record a duration instead")
+        raise GiveUp(f"{name} {why}, so iterations cannot be counted; record a duration instead")

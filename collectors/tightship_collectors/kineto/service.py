@@ -250,7 +250,7 @@ class KinetoService:
 
 
 def _belongs(run: HostRun, pid: int) -> bool:
-    """The process is one of the run's: seen by the agent's walk, or it has a control file of its own."""
+    """The process is one of the run's: seen by the agent's walk, or it has its own control file."""
     if pid in run.pids or any(rank.pid == pid for rank in run.ranks):
         return True
     file = read_rank_file(rank_path(run.run_dir, pid), uid=run.uid)

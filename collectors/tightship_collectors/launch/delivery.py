@@ -99,7 +99,7 @@ class Delivery:
             return str(error)
         except Exception as error:
             # A broken installation or an answer that is no JSON: the job must not suffer for it.
-            return f"the server could not be told of this run ({type(error).__name__}: {error})"
+            return f"this run could not be reported to the server ({type(error).__name__}: {error})"
         return ""
 
     def _spool(self, record: RunRecord, name: str) -> OSError | None:

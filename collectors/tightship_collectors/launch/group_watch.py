@@ -3,7 +3,7 @@
 [Note: no signal twice]
 The job runs in the launcher's process group, so that the terminal, `timeout`, a batch system or a shell's job control
 treat both as they would treat the job alone. A signal to the group therefore reaches the job by itself, and one to the
-launcher alone has to be passed on. The terminal's are told by their origin. For those of other processes there is a
+launcher alone has to be passed on. The terminal's are known by their origin. For those of other processes there is a
 witness: a child of the launcher that does nothing but report the signals it gets. What it got too, went to the group.
 On a busy machine the witness's turn may come late; what the kernel holds ready for it, it got.
 """

@@ -1,4 +1,4 @@
-"""What a run is called: the workflow a command belongs to, and what is told of the command."""
+"""What a run is called: the workflow a command belongs to, and what is reported of the command."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
     return labels
 
 
-def told_command(command: Sequence[str]) -> list[str]:
-    """The command as the server is told it: cut to a reasonable size, values of secret options hidden."""
+def reported_command(command: Sequence[str]) -> list[str]:
+    """The command as it is reported to the server: cut to a reasonable size, values of secret options hidden."""
     reported: list[str] = []
     hide_next = False
     for text in command[:MAX_ARGUMENTS]:

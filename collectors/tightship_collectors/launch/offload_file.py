@@ -1,4 +1,4 @@
-"""What a job's offload runtime tells of its plan and its steps; see tightship_offload.runtime.run_report."""
+"""What a job's offload runtime reports of its plan and its steps; see tightship_offload.runtime.run_report."""
 
 from __future__ import annotations
 

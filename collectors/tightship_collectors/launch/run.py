@@ -68,9 +68,9 @@ class OneLine:
 
 
 def run_command(command: Sequence[str], names: Names, *, steps: bool = True, offload: Offload | None = None) -> int:
-    """Run `command` as a run of its own and return its exit code as a shell gives it (128 + n for signal n).
+    """Run `command` as a separate run and return its exit code as a shell gives it (128 + n for signal n).
 
-    A run within a run is no run of its own: the command then joins the outer one, whose launcher reports it.
+    A run within a run is not a separate run: the command then joins the outer one, whose launcher reports it.
 
     :param steps: count optimizer steps.
     :param offload: a plan to apply to the job.
@@ -186,6 +186,6 @@ def _record(
         team=names.team,
         owner=names.owner,
         labels=names.labels,
-        command=naming.told_command(command),
+        command=naming.reported_command(command),
         external_id=naming.external_id_of(environ),
     )

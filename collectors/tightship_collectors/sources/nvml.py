@@ -22,7 +22,7 @@ from tightship_platform.wire import DeviceRecord, DeviceSample, SourceState
 LOG = logging.getLogger(__name__)
 
 REFRESH_S = 60.0
-"""How often devices are listed anew: slices are made and removed, drivers are loaded, GPUs fall off the bus."""
+"""How often devices are listed again: slices are made and removed, drivers are loaded, GPUs fall off the bus."""
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink counter that sums over the links."""
 MAX_MILLIWATTS = 10_000_000

@@ -30,7 +30,7 @@ class Found:
 
     @property
     def is_slice(self) -> bool:
-        """A MIG slice: no power, temperature or clock of its own."""
+        """A MIG slice: it reports no power, temperature or clock."""
         return self.record.kind == DeviceKind.MIG.value
 
 
@@ -48,7 +48,7 @@ class NvmlDevice:
     util_frac: float | None = None
     """As last read: tells an idle process from an unseen one."""
     processes: dict[int, int | None] = field(default_factory=dict)
-    """pid → bytes, as last told; kept while the driver hesitates."""
+    """pid → bytes, as last reported; kept while the driver hesitates."""
     utilization_until_us: int = 0
     """Driver time of the newest per-process utilisation read."""
 

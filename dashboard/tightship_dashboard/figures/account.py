@@ -13,7 +13,7 @@ from tightship_dashboard.sentences.buckets import BUCKET_MEANING
 from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, has_no_trace, losses
 from tightship_platform.vocabulary import Bucket
 
-UNTOLD = "No trace tells how much of it did work."
+NO_TRACE = "No trace shows how much of it was productive."
 
 
 def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str] | None = None) -> Node:
@@ -34,7 +34,9 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
     rows.append(_row(label, meaning, Bucket.PRODUCTIVE, 0, known, total_ns))
     return html.Table(
         [
-            html.Caption("Allocated device time, what each loss takes off it, and what did work", className="unseen"),
+            html.Caption(
+                "Allocated device time, what each loss takes off it, and what were productive", className="unseen"
+            ),
             html.Tbody(rows),
         ],
         className="bars waterfall",
@@ -56,7 +58,7 @@ def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: in
             html.Td(fmt.duration(value), className="number"),
             html.Td(fmt.share(value, total), className="number share"),
         ],
-        title=f"{meaning} {UNTOLD}"
+        title=f"{meaning} {NO_TRACE}"
         if value is None
         else f"{meaning} {fmt.duration(value)}, {fmt.share(value, total)} of what was allocated.",
     )
@@ -77,13 +79,13 @@ def by_group(groups: dict[str, dict[str, int]], *, kind: str) -> Node:
                     html.Th(fmt.name(group, limit=40), scope="row"),
                     html.Td(html.Div(segments, className="track stack"), className="draw"),
                     html.Td(fmt.duration(total), className="number"),
-                    html.Td(fmt.share(productive, total), className="number share", title="share that did work"),
+                    html.Td(fmt.share(productive, total), className="number share", title="productive share"),
                 ]
             )
         )
     head = html.Thead(
         html.Tr(
-            [html.Th(kind, scope="col"), html.Th(""), html.Th("held", scope="col"), html.Th("did work", scope="col")]
+            [html.Th(kind, scope="col"), html.Th(""), html.Th("held", scope="col"), html.Th("productive", scope="col")]
         )
     )
     return html.Table([head, html.Tbody(rows)], className="bars groups")

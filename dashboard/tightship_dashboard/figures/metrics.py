@@ -130,7 +130,7 @@ def _of(rows: Sequence[Samples], column: Callable[[Samples], Sequence[float | No
 
 
 def _one_per_host(rows: list[RunSeries]) -> list[RunSeries]:
-    # What the run's processes keep busy of a host is told with each of its devices, and is the same each time.
+    # What the run's processes keep busy of a host is reported with each of its devices, and is the same each time.
     return list({row.host: row for row in reversed(rows)}.values())[::-1]
 
 

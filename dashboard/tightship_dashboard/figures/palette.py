@@ -37,7 +37,7 @@ LIMIT = "#DC3E1A"
 
 
 def has_contrast(colour: str, paper: str) -> bool:
-    """Whether a colour can be told from the paper it lies on (WCAG relative luminance)."""
+    """Whether a colour can be distinguished from the paper it lies on (WCAG relative luminance)."""
     low, high = sorted((_luminance(colour), _luminance(paper)))
     return (high + 0.05) / (low + 0.05) >= MIN_CONTRAST
 

@@ -82,7 +82,7 @@ class _Read:
                 self.trace = find_trace(session, self.finding.trace)
         summary = self.trace.summary if self.trace is not None else {}
         # Savings refer to the step as it is while nothing is recorded, where the step counter knows that.
-        # A saving is told in unrecorded steps only where recording made them longer; so the shorter one is meant.
+        # A saving is given in unrecorded steps only where recording made them longer; so the shorter one is meant.
         steps = (summary.get("untraced_step_ns"), (summary.get("step_ns") or {}).get("mean"))
         self.step_ns: int | None = min((step for step in steps if step), default=None)
         self.steps: int | None = summary.get("steps")

@@ -53,7 +53,7 @@ _TABLE = "run-findings"
 POINTS = 400
 """Points of each line over time."""
 YOUNG_NS = 5 * fmt.MINUTE
-"""For so long after its start every look at a run shows everything anew."""
+"""For so long after its start every look at a run shows everything again."""
 
 
 def title(key: str) -> str:
@@ -302,7 +302,7 @@ def _account(read: _Read) -> Node:
     if run.steps or not has_no_trace(buckets):
         return drawn
     todo = "Capture a trace below." if read.is_live else "Capture a trace of its next run."
-    why = f"No steps were counted: start-up and work cannot be told apart. {todo}"
+    why = f"No steps were counted: start-up and work cannot be distinguished. {todo}"
     return html.Div([drawn, html.P(why, className="quiet")])
 
 

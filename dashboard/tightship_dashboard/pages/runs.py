@@ -10,7 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dash.exceptions import PreventUpdate
 
 from tightship_dashboard.figures import grid
-from tightship_dashboard.figures.account import UNTOLD
+from tightship_dashboard.figures.account import NO_TRACE
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
 from tightship_dashboard.pages.live import LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.pages.view import View, current_view
@@ -274,7 +274,7 @@ def _row(run: Run, view: View, by: str | None) -> grid.Row:
         "loss_text": f"{BUCKET_LABEL[bucket]} {fmt.share(loss, total)}" if loss > 0 else "none",
     }
     if has_no_trace(account):
-        row["productive_why"] = UNTOLD
+        row["productive_why"] = NO_TRACE
     else:
         row |= {"productive": productive / total, "productive_text": fmt.share(productive, total)}
     if by is not None:

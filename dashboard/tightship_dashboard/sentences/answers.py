@@ -36,10 +36,10 @@ def fleet(account: FleetAccount, opportunities: Sequence[Opportunity], range_key
     buckets = account.buckets
     parts: list[Part] = [f"{during}, "]
     if has_no_trace(buckets):
-        parts += ["no trace tells how much of "]
+        parts += ["no trace shows how much of "]
     else:
         parts += [Link(fmt.share(buckets.get(Bucket.PRODUCTIVE, 0), total), "#account"), " of "]
-    parts += [Link(fmt.device_time(total), runs_href()), " did work"]
+    parts += [Link(fmt.device_time(total), runs_href()), " were productive"]
     parts += _largest_loss(buckets, total)
     bucket, value = losses(buckets)[0]
     parts += [*_mostly_by(account.by_team, bucket, value), "."]
@@ -112,10 +112,10 @@ def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
             parts += [f". Counted so far, over its first {fmt.clock(counted_ns - run.start_ns)}"]
         held = Link(fmt.device_time(total), "#account")
         if has_no_trace(account):
-            parts += [": no trace tells how much of its ", held, " did work"]
+            parts += [": no trace shows how much of its ", held, " were productive"]
         else:
             parts += [": ", Link(fmt.share(account.get(Bucket.PRODUCTIVE, 0), total), "#account"), " of its "]
-            parts += [held, " did work"]
+            parts += [held, " were productive"]
         parts += _largest_loss(account, total)
     else:
         parts += ["; its device time is not accounted for yet"]

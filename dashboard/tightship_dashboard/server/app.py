@@ -15,7 +15,7 @@ from tightship_platform.settings import Settings
 def mount(app: FastAPI, settings: Settings) -> None:
     """Add the dashboard to the server: it takes every address that no other route has, except under /api.
 
-    Reads through `app.state.database`. Each call makes a Dash object of its own, so that one process can hold several
+    Reads through `app.state.database`. Each call makes its own Dash object, so that one process can hold several
     servers; nothing is registered globally.
     """
     database: Database = app.state.database

@@ -55,7 +55,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
         title="tightship",
         version=__version__,
         lifespan=lifespan,
-        # Routes of our own take their place, which declare a scope (routes/about.py).
+        # Our own routes take their place; they declare a scope (routes/about.py).
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

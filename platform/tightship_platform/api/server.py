@@ -36,7 +36,7 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
             app,
             log_config=None,
             access_log=False,
-            # Callers are told apart by their socket; a header that names another address is nothing to believe.
+            # Callers are distinguished by their socket; a header that names another address is nothing to believe.
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=END_S,
@@ -53,7 +53,7 @@ class _Server(uvicorn.Server):
     """Ends with exit code 0 on SIGTERM and SIGINT, where uvicorn raises the signal again."""
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        self.force_exit = self.should_exit  # told a second time: wait for nobody
+        self.force_exit = self.should_exit  # asked a second time: wait for nobody
         self.should_exit = True
 
 

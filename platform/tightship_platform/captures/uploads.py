@@ -33,7 +33,7 @@ def check_trace(
 ) -> Capture:
     """Ask before an upload whether its file is wanted. A file that is stored already is wanted again and stored once.
 
-    :param attempt: the lease under which the file was recorded, as `wire.Lease` numbers it; None: not told.
+    :param attempt: the lease under which the file was recorded, as `wire.Lease` numbers it; None: not reported.
     :raises NotFound: no such capture.
     :raises Conflict: it has ended, is not armed, is held by another host or under another lease, or does not expect
         this rank and process.

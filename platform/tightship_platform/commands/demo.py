@@ -25,7 +25,7 @@ from tightship_platform.settings import DEFAULT_PORT
 def demo(home: Path | None, port: int | None, seconds: int, leave: bool, as_json: bool) -> None:
     """Train four example jobs under observation and rank what they waste.
 
-    Starts the embedded platform in a folder of its own, runs four ordinary PyTorch scripts one after another,
+    Starts the embedded platform in its own folder, runs four ordinary PyTorch scripts one after another,
     captures a trace of each while it trains, waits for the analysis, prints the ranked table and keeps the
     dashboard open until Ctrl-C. Takes about four minutes; needs torch and scikit-learn.
     """

@@ -148,7 +148,7 @@ def _engine(url: URL, *, read_only: bool = False) -> Engine:
             pool_pre_ping=True,
             connect_args={"connect_timeout": 10, "application_name": "tightship"},
         )
-    # `mode=ro` by a creator of our own, so that the engine's URL stays the one that people know.
+    # `mode=ro` by our own creator, so that the engine's URL stays the one that people know.
     path = Path(str(url.database)).absolute()
     mode = "ro" if read_only else "rwc"
     engine = create_engine(

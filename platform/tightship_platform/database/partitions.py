@@ -1,6 +1,6 @@
 """Daily partitions of the sample tables on PostgreSQL. SQLite has none, and every function here does nothing there.
 
-Every row always has a place: days without a partition of their own live in the default partition, and move when their
+Every row always has a place: days without their own partition live in the default partition, and move when their
 day gets one. Days are made ahead, so that ingest normally never meets the default partition.
 
 [Note: one at a time]
@@ -71,7 +71,7 @@ def make_partitions(session: Session, *, days_ahead: int = DAYS_AHEAD, now: int 
 
 
 def list_partitions(session: Session, table: str) -> list[date]:
-    """Days of a sample table that have a partition of their own, oldest first."""
+    """Days of a sample table that have their own partition, oldest first."""
     if not _has_partitions(session):
         return []
     names = session.scalars(

@@ -11,7 +11,7 @@ _opened: dict[int, Database] = {}
 
 
 def process_database() -> Database:
-    """This process's open database. A process that was forked gets one of its own: connections must not be shared.
+    """This process's open database. A forked process opens another one: connections must not be shared.
 
     :raises SchemaMismatch: the schema is not this release's.
     :raises DatabaseUnreachable: it cannot be opened.

@@ -146,7 +146,7 @@ def _sqlite_path(url: URL) -> Path:
 
 
 def _use_wal(connection: Connection) -> None:
-    """Readers beside one writer. Two processes that switch a new file at once may be told "locked": ask again."""
+    """Readers beside one writer. Two processes that switch a new file at once may see "locked": try again."""
     deadline = time.monotonic() + 15
     while True:
         try:

@@ -27,7 +27,7 @@ def table_of(model: type[Base]) -> Table:
     """The table of an ORM class."""
     table = model.__table__
     if not isinstance(table, Table):
-        raise TypeError(f"{model.__name__} has no table of its own")
+        raise TypeError(f"{model.__name__} has no table")
     return table
 
 

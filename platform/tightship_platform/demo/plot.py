@@ -81,7 +81,7 @@ def run_demo(*, home: Path | None, port: int | None, seconds: int, leave: bool, 
     _empty(folder)
     settings = _settings(folder, _choose_port(port))
     console = Console(stderr=True)
-    # Told to stop, it must still stop what it started.
+    # Asked to stop, it must still stop what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     platform = _Platform(settings, folder / "platform.log")
     try:

@@ -2,7 +2,7 @@
 
 [Note: holding] An `AllocationRecord` is known by run, device and start; the end that it tells is final for that start.
 The rows of one run and device never overlap, in whatever order records and heartbeats come:
-- a row whose end is not known yet ends where the next one begins, until its own end is told;
+- a row whose end is not known yet ends where the next one begins, until its own end is reported;
 - what a heartbeat opened within an interval that a record tells is part of that interval;
 - nothing outlives the end of the run.
 """

@@ -25,7 +25,7 @@ MEASURED = (
     "h2d_bytes",
     "d2h_bytes",
 )
-"""Of a step, but for `steps`; medians."""
+"""Medians per step, except `steps`."""
 
 
 def check_offload(figures: Mapping[str, int]) -> None:

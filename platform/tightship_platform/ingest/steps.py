@@ -30,7 +30,7 @@ def put_steps(session: Session, rows: Sequence[Row]) -> None:
 
 
 def counted_steps(session: Session, run: Run) -> int | None:
-    """Steps of the furthest rank: what heartbeats told or what the buckets sum to, whichever is more."""
+    """Steps of the furthest rank: what heartbeats reported or what the buckets sum to, whichever is more."""
     per_rank = select(func.sum(StepStat.steps).label("steps")).where(StepStat.run_id == run.id).group_by(StepStat.rank)
     summed = session.scalar(select(func.max(per_rank.subquery().c.steps)))
     known = [int(count) for count in (run.steps, summed) if count is not None]

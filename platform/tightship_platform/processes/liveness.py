@@ -11,11 +11,11 @@ from typing import IO
 from tightship_platform.errors import Conflict, Invalid
 
 FRESH_S = 30.0
-"""A pulse older than this means that the part hangs or is gone."""
+"""A sign of life older than this means that the part hangs or is gone."""
 
 
 def _file(home: Path, part: str) -> Path:
-    return home / "pulse" / part
+    return home / "liveness" / part
 
 
 def leave_pulse(home: Path, part: str) -> None:

@@ -1,7 +1,7 @@
 """`tightship up`: the parts as child processes, started, watched, restarted and ended together.
 
 [Note: No part outlives the supervisor]
-Each part is a session of its own, so that Ctrl-C reaches the supervisor alone, which ends them in order. Should the
+Each part has its own session, so that Ctrl-C reaches the supervisor alone, which ends them in order. Should the
 supervisor itself be killed, the kernel kills the parts (PR_SET_PDEATHSIG), and the worker's pool processes follow the
 worker (worker_process.follow_parent).
 """
@@ -59,7 +59,7 @@ class Part:
 
 
 class Supervisor:
-    """Runs parts until told to stop.
+    """Runs parts until asked to stop.
 
     :param say: writes one line for the user.
     """
@@ -82,7 +82,7 @@ class Supervisor:
         """
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         old_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        # SIGCHLD needs a handler of its own, or the wake-up pipe stays silent.
+        # SIGCHLD needs its own handler, or the wake-up pipe stays silent.
         handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
             signal.SIGINT: self._on_stop,
             signal.SIGTERM: self._on_stop,

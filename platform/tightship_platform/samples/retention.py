@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 DAY_NS = 86_400 * NS_PER_S
 SLICE_NS = 600 * NS_PER_S
-"""Rows are deleted in slices of this length, each in a transaction of its own: writers never wait for long."""
+"""Rows are deleted in slices of this length, each in its own transaction: writers never wait for long."""
 BUDGET_S = 300.0
 """No new day is begun after this time; the task comes again."""
 TRIES = 5

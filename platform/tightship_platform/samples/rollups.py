@@ -33,7 +33,7 @@ from tightship_platform.units import NS_PER_S, now_ns
 MINUTE_NS = 60 * NS_PER_S
 HOUR_NS = 3600 * NS_PER_S
 WINDOW_NS = 2 * HOUR_NS
-"""`roll_up` makes the rows of this time anew."""
+"""`roll_up` makes the rows of this time again."""
 LATE_NS = WINDOW_NS - 10 * MINUTE_NS
 """Samples older than this when they arrive are rolled up by ingest: `roll_up` may not see them any more."""
 METRICS = (
@@ -58,13 +58,13 @@ _HOUR: ColumnElement[int] = literal_column(str(HOUR_NS), BigInteger)
 
 
 def roll_up(session: Session, *, now: int | None = None) -> int:
-    """Make the rollups of the last two hours anew; returns the number of minute rows."""
+    """Make the rollups of the last two hours again; returns the number of minute rows."""
     now = now_ns() if now is None else now
     return roll_up_range(session, now - WINDOW_NS, now)
 
 
 def roll_up_range(session: Session, since_ns: int, until_ns: int, *, device_ids: Sequence[int] | None = None) -> int:
-    """Make the rollups anew of every minute and hour that touches [since_ns, until_ns), of all or some devices."""
+    """Make the rollups again for every minute and hour that touches [since_ns, until_ns), of all or some devices."""
     if session.get_bind().dialect.name == "postgresql":
         # Two at once would insert the same rows.
         session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})

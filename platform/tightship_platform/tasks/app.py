@@ -47,7 +47,7 @@ PERIODS_S: dict[str, float] = {
 """Periodic task → seconds between two starts."""
 
 SOFT_LIMIT_S = 540
-"""A task that runs this long is told to stop …"""
+"""A task that runs this long is asked to stop …"""
 HARD_LIMIT_S = 600
 """… and killed after this long."""
 _VISIBILITY_S = 3 * HARD_LIMIT_S

@@ -3,7 +3,7 @@
 [Note: Why not kombu's channel as it is]
 kombu's filesystem channel reads messages and binding tables that their writer may not have finished, so a process
 killed at the wrong moment leaves an empty binding table that stops every later publisher and consumer, and a file that
-is no message ends the worker with a traceback. It also lists the folder anew for every message, which makes a long
+is no message ends the worker with a traceback. It also lists the folder again for every message, which makes a long
 queue quadratic, and names messages by the monotonic clock, which restarts with the host. Here every file appears whole
 (written aside, then renamed), a table that cannot be read is rebuilt from what this process has declared, and a file
 that is no message is set aside in `rejected/` with one log line. URL and message format stay kombu's.

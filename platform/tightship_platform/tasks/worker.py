@@ -134,7 +134,7 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
 
     def stop(**_: Any) -> None:
         stopping.set()
-        # A shutdown in which Celery's threads wait for each other is rare, but for ever.
+        # A shutdown in which Celery's threads wait for each other is rare, but lasts forever.
         _end_within(app.conf.worker_soft_shutdown_timeout + LAST_RESORT_S, 0)
 
     signals.worker_shutting_down.connect(stop, weak=False)

@@ -102,7 +102,7 @@ def test_the_mark_that_the_reason_names_is_understood(tmp_path: Path) -> None:
 
 
 def edged(folder: Path) -> Trace:
-    """The profiler starts, waits for what ran before, loads a batch; the device works; then the host goes on alone."""
+    """The profiler starts, waits for earlier work, loads a batch; the device is busy; then the host goes on alone."""
     job = GpuJob(stacks=False)
     job.call(0, 20 * MS, name="cudaDeviceSynchronize")
     job.host(

@@ -123,7 +123,7 @@ def test_a_folder_is_the_ranks_of_one_run(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no trace")
     said = ask(tmp_path)
     assert [rank["rank"] for rank in said["ranks"]] == [0, 1, 2]
-    assert len(said["findings"]) == 1, "one defect, told once"
+    assert len(said["findings"]) == 1, "one defect, reported once"
     assert len(said["skipped"]) == 1 and "settings.json" in said["skipped"][0]
     table = run(tmp_path).output
     assert "3 ranks" in table and "INPUT" in table and "worst on rank" in table
@@ -179,7 +179,7 @@ def test_names_in_a_trace_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "\\u001b" not in json.dumps(ask(path)["findings"])
 
 
-def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_looked_into_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = tmp_path / "closed"
     closed.mkdir()
     shutil.copy(RECORDED / "starved.json.gz", tmp_path)

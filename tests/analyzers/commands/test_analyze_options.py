@@ -133,7 +133,7 @@ def test_a_wrong_value_is_one_line(options: tuple[str, str], words: str) -> None
 
 
 @pytest.mark.parametrize("options", [("--rank", "-1"), ("--untraced-step", "soon"), ("--jobs", "0")])
-def test_a_value_of_the_wrong_kind_is_told_with_its_option(options: tuple[str, str]) -> None:
+def test_a_value_of_the_wrong_kind_is_reported_with_its_option(options: tuple[str, str]) -> None:
     result = run(RECORDED / "starved.json.gz", *options)
     assert result.exit_code == 2 and options[0] in result.output
 
@@ -203,7 +203,7 @@ def test_the_json_equals_the_exact_reference(recording: Path) -> None:
 
 
 @pytest.mark.reference
-def test_eight_ranks_are_put_side_by_side() -> None:
+def test_eight_ranks_are_compared() -> None:
     result = run(DLRM)
     assert result.exit_code == 0 and "Who keeps whom waiting" in result.output
     across = ask(DLRM)["across_ranks"]

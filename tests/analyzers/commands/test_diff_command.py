@@ -204,7 +204,7 @@ def reading(folder: Path, read_ns: int, *, alone: bool = False) -> Path:
     return folder / "made.json"
 
 
-def test_what_only_another_name_calls_is_told_once(tmp_path: Path) -> None:
+def test_what_only_another_name_calls_is_reported_once(tmp_path: Path) -> None:
     before, after = reading(tmp_path / "a", 1_000), reading(tmp_path / "b", 9_000)
     shown = run(before, after).output
     assert "aten::item" in shown and "_local_scalar_dense" not in shown
@@ -212,4 +212,4 @@ def test_what_only_another_name_calls_is_told_once(tmp_path: Path) -> None:
     within = {row["name"]: row["within"] for row in ask(before, after)["rows"]}
     assert within["aten::_local_scalar_dense"] == "aten::item" and within["aten::item"] is None
     also_alone = reading(tmp_path / "c", 9_000, alone=True)
-    assert "aten::_local_scalar_dense" in run(before, also_alone).output, "there it has calls of its own"
+    assert "aten::_local_scalar_dense" in run(before, also_alone).output, "there it has its own calls"

@@ -142,9 +142,9 @@ def test_refusals_are_one_line(profile: Path, tmp_path: Path) -> None:
     assert "is not there" in refused("run", tmp_path / "no.yaml", "--", "true")
     assert "is not there" in refused("explain", tmp_path / "no.yaml")
     (tmp_path / "bad.yaml").write_text(
-        "version: 1\nmodel: {name: x, layer_parameters: [1]}\nlayers: []\norigin: told\n"
+        "version: 1\nmodel: {name: x, layer_parameters: [1]}\nlayers: []\norigin: rumor\n"
     )
-    assert "profile.origin is 'told'; expected one of measured" in refused("plan", tmp_path / "bad.yaml")
+    assert "profile.origin is 'rumor'; expected one of measured" in refused("plan", tmp_path / "bad.yaml")
     other = tmp_path / "other.yaml"
     other.write_text("version: 1\nmodel: {name: x, layer_parameters: [1, 1]}\nwindow: {slots: 2}\n")
     assert "the plan is for 2 layers, this model has 8" in refused("simulate", profile, "--plan", other)

@@ -22,7 +22,7 @@ def run(*arguments: str | Path) -> Result:
 @pytest.mark.reference
 @pytest.mark.parametrize(("name", "slowdown", "stage"), [("AR", 1.9730, 0), ("ST", 1.1787, 3)])
 def test_published_jobs(name: str, slowdown: float, stage: int) -> None:
-    assert_told(STRAGGLERS / f"trace-{name}.parquet", slowdown, stage)
+    assert_reported(STRAGGLERS / f"trace-{name}.parquet", slowdown, stage)
 
 
 def test_a_job_with_a_slow_stage(tmp_path: Path) -> None:
@@ -31,10 +31,10 @@ def test_a_job_with_a_slow_stage(tmp_path: Path) -> None:
     Usual is the mean, 1.25 of an even one: 2 + 7 · 3.75 s.
     """
     rows = op_tables.job_rows(stages=4, cost=lambda *at: op_tables.usual_cost(*at) * (2 if at[2] == 2 else 1))
-    assert_told(op_tables.write(tmp_path / "job.parquet", rows), 33 / 28.25, 2)
+    assert_reported(op_tables.write(tmp_path / "job.parquet", rows), 33 / 28.25, 2)
 
 
-def assert_told(path: Path, slowdown: float, stage: int) -> None:
+def assert_reported(path: Path, slowdown: float, stage: int) -> None:
     result = run(path, "--json")
     assert result.exit_code == 0, result.output
     said: dict[str, Any] = json.loads(result.stdout)

@@ -122,7 +122,7 @@ class TestDistortion:
 
 
 def counted(*spans: tuple[int, int], first: int | None = None) -> list[Counted]:
-    """Buckets of (steps, end of the last one); `first`: end of the first step ever, told by every bucket."""
+    """Buckets of (steps, end of the last one); `first`: end of the first step ever, reported by every bucket."""
     starts = [0, *(last for _, last in spans)]
     return [Counted(start, steps, first, last) for start, (steps, last) in zip(starts, spans, strict=False)]
 
@@ -152,7 +152,7 @@ class TestPace:
 
 
 class TestRanks:
-    def test_the_same_defect_on_all_ranks_is_told_once(self) -> None:
+    def test_the_same_defect_on_all_ranks_is_reported_once(self) -> None:
         [one] = judge_trace(traces.open(RECORDED / "starved.json.gz")).findings
         worse = replace(one, saving=Saving(value=10**9, low=0, high=10**9), share_frac=1.0)
         [found] = merge_findings([part_of(rank, [worse if rank == 2 else one]) for rank in range(4)])

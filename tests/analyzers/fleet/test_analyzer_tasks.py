@@ -19,7 +19,7 @@ from tightship_platform.units import now_ns
 
 @pytest.fixture
 def platform(platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A platform whose database this process opens anew, as a fresh worker does."""
+    """A platform whose database this process opens again, as a fresh worker does."""
     from tightship_platform.database import per_process as module
 
     monkeypatch.setattr(module, "_opened", {})

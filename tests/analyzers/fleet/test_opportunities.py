@@ -121,7 +121,7 @@ def test_held_idle_devices_are_counted_in_ns() -> None:
     assert (one.rules, one.value_ns, one.low_ns, one.device_ns) == (("device-held-idle",), 2 * HOUR, HOUR, 6 * HOUR)
 
 
-def test_what_is_not_known_is_ranked_last_and_told_as_missing() -> None:
+def test_what_is_not_known_is_ranked_last_and_reported_as_missing() -> None:
     risk, lost = SampleSaving(rule="risk"), SampleSaving(rule="lost", value_ns=1, low_ns=1, high_ns=HOUR)
     runs = [
         RunEvidence(stepping_device_ns=0, device_ns=HOUR, from_samples=[risk], findings=[text(1, "risk", 0.0)]),

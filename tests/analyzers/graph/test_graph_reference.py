@@ -91,7 +91,7 @@ def test_reference_graphs_are_sound_and_their_paths_fill_the_steps(recording: Pa
 
 @pytest.mark.reference
 def test_recorded_waits_between_streams_are_edges() -> None:
-    # Recorded with CUPTI's synchronisation events: a product on stream 24 waits for one on stream 20.
+    # Recorded with CUPTI's synchronization events: a product on stream 24 waits for one on stream 20.
     trace, known, _ = opened(PEER / "cuda_event_sync_multi_stream" / "event_sync_trace.json.gz")
     graph = known.graph
     [edge] = np.flatnonzero(graph.edge == Edge.WAIT)

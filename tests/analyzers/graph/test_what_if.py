@@ -224,7 +224,7 @@ KINDS = st.sampled_from(["think", "kernel", "sync"])
 
 def shown(step: tuple[Command, ...], reported: bool) -> tuple[Command, ...]:
     """A program whose trace shows what is waited for: recorded, or as there is one stream, or as calls wait for all.
-    Elsewhere it is guessed, and two streams that end at about the same time cannot be told apart."""
+    Elsewhere it is guessed, and two streams that end at about the same time cannot be distinguished."""
     if reported or not any(isinstance(one, Wait) for one in step):
         return step
     return tuple(replace(one, stream=None) if isinstance(one, Sync) else one for one in step)
@@ -236,7 +236,7 @@ def test_any_program_without_any_part_of_it(body: tuple[Command, ...], kind: str
     step = shown((*CALIBRATION, *body, Sync()), reported)
     with tempfile.TemporaryDirectory() as folder:
         saved, truth = saved_and_truth(step, kind, kind, Path(folder), reported=reported)
-    # Exact, but for what a call takes by itself that waited and now does not: at most as long as it returned after the
+    # Exact, except for the call's own time where it waited and now does not: at most as long as it returned after the
     # wait. A backward pass of no length at all still takes the machine 1 ns.
     waits = sum(isinstance(one, Sync | Read) for one in step) if kind != "think" else 0
     assert abs(saved - truth) <= STEPS * (waits * (RETURN - CALL) + len(body)), (saved, truth)

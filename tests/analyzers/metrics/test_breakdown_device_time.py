@@ -212,7 +212,7 @@ def idle_of(trace: Trace) -> dict[int, tuple[int, int, int]]:
 def test_idle_time_by_stream(tmp_path: Path) -> None:
     made = DeviceTrace()
     made.pair((0, 5), (10, 100))
-    made.pair((101, 105), (200, 300))  # launched after the stream had run dry: 100 of host wait
+    made.pair((101, 105), (200, 300))  # launched after the stream was empty: 100 of host wait
     made.pair((300, 305), (350, 400))  # launched at the very end, not after it: 50 of kernel wait
     made.pair((310, 315), (400 + KERNEL_WAIT_NS - 1, 40_000))
     made.pair((320, 325), (40_000 + KERNEL_WAIT_NS, 80_000))  # as long as the threshold: other

@@ -143,7 +143,7 @@ def test_copies_by_type(recording: Path) -> None:
 
 
 @pytest.mark.parametrize("recording", [name for name in MADE if name != "all at once"], indirect=True)
-def test_communication_is_told_by_more_than_names(recording: Path) -> None:
+def test_communication_is_known_by_more_than_names(recording: Path) -> None:
     """By the operator that launched it, by its arguments, and where both are lost by its name.
 
     All at once, a kernel whose call is missing finds another call of its number, which may be a collective's.

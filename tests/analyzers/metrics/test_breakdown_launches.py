@@ -37,7 +37,7 @@ def test_the_queue_of_a_stream(tmp_path: Path) -> None:
     assert second.length.tolist() == [1, 0]
 
 
-def test_a_full_queue_is_told_for_every_stream(tmp_path: Path) -> None:
+def test_a_full_queue_is_reported_for_every_stream(tmp_path: Path) -> None:
     """The peer keeps one stream per rank: the last one overwrites the others."""
     made = DeviceTrace()
     for stream in (7, 9):

@@ -100,7 +100,7 @@ def test_annotations(name: str) -> None:
     [(V100, [7, 14], 14, 115), (CONTROL, [7, 22], 22, 31850), (TEST, [7, 16], 16, 45266)],
 )
 def test_time_at_a_full_queue(name: str, streams: list[int], last: int, full: int) -> None:
-    """The peer overwrites a rank's streams by the last one that was ever full; the main stream is not told."""
+    """The peer overwrites a rank's streams by the last one that was ever full; the main stream is not known."""
     queues = queue_length(kept(name), calls=QUEUED)
     assert not isinstance(queues, NotApplicable)
     found = {queue.stream: queue.full_ns(20) for queue in queues}

@@ -247,7 +247,7 @@ def test_copy_bandwidth(stem: str, rank: str, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), sorted(TOUCHING))
 def test_copies_that_follow_one_another_do_not_run_together(name: str, kind: str) -> None:
-    """The peer adds their bandwidths up, and counts what rounding leaves of the sums as points of their own."""
+    """The peer adds their bandwidths up, and counts what rounding leaves of their own sums as points."""
     (row,) = (row for row in given(copies(kept(name))) if row.type == kind)
     stem = next(stem for stem, peer in PEER.items() if name in peer["files"].values())
     (theirs,) = (cell for cell in PEER[stem]["results"]["memory_bw_summary"] if cell["('name', '')"] == kind)

@@ -1,4 +1,4 @@
-"""Models that fit nowhere: counted without storage, in a process of their own."""
+"""Models that fit nowhere: counted without storage, in their own process."""
 
 from __future__ import annotations
 

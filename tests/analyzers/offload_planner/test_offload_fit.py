@@ -196,7 +196,7 @@ def test_a_request_with_a_profile() -> None:
         ("a: [" * 30, "nested more than"),
         ("!!python/object/apply:os.system ['true']", "no YAML"),
         ("version: 1\nversion: 1", "twice"),
-        ("version: 1\nmodel: {name: x, layer_parameters: [1]}\nlayers: []\norigin: told", "profile.origin is 'told'"),
+        ("version: 1\nmodel: {name: x, layer_parameters: [1]}\nlayers: []\norigin: rumor", "profile.origin is 'rumor'"),
         ("\x00", "no YAML"),
         ('{"version": 1, "model": 5}', "no entry 'layers'"),
         ("x" * (MOST_PROFILE_BYTES + 1), "expected at most"),

@@ -179,5 +179,5 @@ def machine_of_tests() -> dict[str, Any]:
     }
 
 
-def test_captures_are_asked_for_with_stacks_and_shapes_unless_told_otherwise() -> None:
+def test_captures_are_asked_for_with_stacks_and_shapes_unless_said_otherwise() -> None:
     assert CaptureParams().stacks and CaptureParams().shapes

@@ -33,7 +33,7 @@ def rank_trace(
     numbered: bool = True,
     computing: list[tuple[int, int]] | None = None,
 ) -> Trace:
-    """A rank that arrives at collective number i at `arrivals[i]` and leaves it at `ends[i]`, by a clock of its own."""
+    """A rank that arrives at collective number i at `arrivals[i]` and leaves it at `ends[i]`, by its own clock."""
     trace = DeviceTrace()
     for number, (start, end) in enumerate(zip(arrivals, ends, strict=True)):
         reported = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": number + 7} if numbered else {}

@@ -87,7 +87,7 @@ def test_work_that_is_queued_is_not_called_the_hosts(tmp_path: Path) -> None:
     assert "queued" in page(result)
 
 
-def test_idle_time_before_work_of_a_launched_graph_is_told(tmp_path: Path) -> None:
+def test_idle_time_before_work_of_a_launched_graph_is_reported(tmp_path: Path) -> None:
     [one] = judged(graphs(tmp_path / "x.json")).ranks
     assert one.figures.graph_idle_ns == 3 * 600_000
     assert "600 µs a step of it (60.0 %)" in str(graph_words(one))
@@ -145,7 +145,7 @@ def finding(rule: str, *, value: int, low: int, high: int) -> TraceFinding:
     return public_finding(internal(rule, value=value, low=low, high=high), "x", 0)
 
 
-def test_a_saving_that_may_be_nothing_is_not_told_by_its_upper_end() -> None:
+def test_a_saving_that_may_be_nothing_is_not_given_by_its_upper_end() -> None:
     may = finding("a", value=300_000_000, low=0, high=400_000_000)
     assert saving_words(may) == "300 ms a step (0 ns to 400 ms, bound), 30.0 % of it"
     most = finding("d", value=400_000_000, low=0, high=400_000_000)
@@ -165,7 +165,7 @@ def test_findings_come_by_the_middle_of_their_savings() -> None:
     assert [one.rule for one in merge_findings([part_of(0, [wide, sure])])] == ["sure", "wide"]
 
 
-def test_savings_are_told_in_the_steps_that_were_given() -> None:
+def test_savings_are_given_in_the_steps_that_were_given() -> None:
     def said(*options: str) -> str:
         return CliRunner().invoke(analyze, [str(RECORDED / "starved.json.gz"), *options]).output
 

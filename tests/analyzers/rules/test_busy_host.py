@@ -1,4 +1,4 @@
-"""Whose code holds the device up: the user's, torch's with a remedy of its own, or nobody's whom the trace names."""
+"""Whose code holds the device up: the user's, torch's with its own remedy, or nobody's whom the trace names."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_a_pause_that_another_stream_fills_is_not_idle(tmp_path: Path, filled_ns
         ("cutlass_75_simt_igemm_s8_128x64_32x2_nt_align4", False),
     ],
 )
-def test_only_products_in_float32_are_told_to_use_tf32(tmp_path: Path, kernel: str, counts: bool) -> None:
+def test_only_products_in_float32_are_advised_to_use_tf32(tmp_path: Path, kernel: str, counts: bool) -> None:
     job = GpuJob()
     for _ in range(STEPS):
         begun = job.now_ns

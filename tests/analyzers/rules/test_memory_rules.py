@@ -100,7 +100,7 @@ def test_a_run_without_a_counted_step_lost_up_to_all_but_what_was_held_idle() ->
     assert texts[:3] == [
         f"It ended with {OOM.error}",
         "h1/GPU-0: at most 79.2 GiB of 80.0 GiB seen in use",
-        "It completed no step that was counted",
+        "No completed step was counted",
     ]
     assert plan_of(finding).command in finding.fix
 
@@ -111,7 +111,7 @@ def test_of_a_run_that_made_steps_only_what_lies_outside_of_them_is_certain() ->
     assert (finding.saving.low, finding.saving.value, finding.saving.high) == (7, 7, 97)
 
 
-def test_of_a_run_without_device_time_no_saving_is_told() -> None:
+def test_of_a_run_without_device_time_no_saving_is_given() -> None:
     [finding] = judged(out.RULE, history(memory(1.0), end=OOM, account={}))
     assert finding.saving.high == 0 and finding.title == "The run died because device memory was not enough"
 

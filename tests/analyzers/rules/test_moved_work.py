@@ -81,7 +81,7 @@ def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> Non
     assert claim.saving_ns == finding.saving.value > 0
 
 
-def test_a_loop_that_only_indexes_anew_is_not_simulated_either() -> None:
+def test_a_loop_that_only_indexes_again_is_not_simulated_either() -> None:
     [finding] = recorded("loop").findings
     assert (finding.rule, finding.saving.method) == ("loop-indexing", Method.BOUND)
     assert WHY not in reported(finding), "it needs no other cores"

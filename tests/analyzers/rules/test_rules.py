@@ -31,7 +31,7 @@ TRIGGERS = {
 ELSEWHERE = {"device-held-idle": "../facts/test_held_idle.py", "straggling-rank": "test_straggling_rank.py"}
 ELSEWHERE |= dict.fromkeys(("model-near-memory-limit", "out-of-memory-run"), "test_memory_rules.py")
 ELSEWHERE |= dict.fromkeys(JOBS, "test_gpu_rules.py")
-"""Rules whose fixtures are made in a file of their own: they need an accelerator, or samples."""
+"""Rules whose fixtures are made in their own file: they need an accelerator, or samples."""
 CLEAN = {
     "starved-input": ("fed", "healthy"),
     "synchronous-checkpoint": ("healthy", "starved"),
@@ -123,7 +123,7 @@ def test_spans_of_a_lane_nest_without_overlap_at_equal_depth() -> None:
             by_depth[span.depth] = span.end_ns
 
 
-def test_the_loader_without_workers_is_told_from_the_one_with_too_few() -> None:
+def test_the_loader_without_workers_is_distinguished_from_the_one_with_too_few() -> None:
     assert "num_workers=" in verdict("starved").findings[0].fix
     assert "Double" in verdict("slow_workers").findings[0].fix
     assert verdict("slow_workers").findings[0].saving.low == 0, "a trace does not show free cores"

@@ -1,4 +1,4 @@
-"""The rule on host synchronisation, on a GPU timeline made by hand: the cost of each read is known to the ns."""
+"""The rule on host synchronization, on a GPU timeline made by hand: the cost of each read is known to the ns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_US = 1000
 
 
 def gpu_steps(*, blocked_us: int, idle_us: int, steps: int = 4, reads: bool = True, frames: bool = True) -> MadeTrace:
-    """Steps in which the host reads a scalar: it is blocked until the device is dry, and the device idles afterwards.
+    """Steps in which the host reads a scalar: it is blocked until the device is idle, and the device idles afterwards.
 
     A step: a kernel of STEP_US − idle_us; the read returns when it ends; the next kernel starts idle_us later.
     """
@@ -62,11 +62,11 @@ def test_the_bucket_is_the_claim(tmp_path: Path) -> None:
     assert said.summary.buckets["host"] + said.summary.buckets["unexplained"] > 0
 
 
-def test_an_explicit_synchronisation_is_named_as_such(tmp_path: Path) -> None:
+def test_an_explicit_synchronization_is_named_as_such(tmp_path: Path) -> None:
     made = gpu_steps(blocked_us=400, idle_us=200, reads=False, frames=False)
     [finding] = scalar_reads(made, tmp_path, "explicit-synchronization")
     assert finding.place == "cudaStreamSynchronize"
-    assert "Remove the synchronisation" in finding.fix
+    assert "Remove the synchronization" in finding.fix
 
 
 def test_a_read_that_leaves_no_gap_is_no_finding(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_slow_kind_of_operation_in_one_step(job: Job) -> None:
     assert all(steps == [1.0, 1.0] for steps in worst.values()) and "forward-pp-comm" in worst
 
 
-def test_slow_transfers_are_told_from_waiting(job: Job) -> None:
+def test_slow_transfers_are_distinguished_from_waiting(job: Job) -> None:
     """One transfer takes 6 s; that its receiver had waited for 1 s before costs nothing."""
     first = (4, 0, "forward", 0)
     slow = job(transfer=lambda step, dp, way, number: 6.0 * ((step, dp, way, number) == first))

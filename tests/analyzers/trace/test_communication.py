@@ -99,7 +99,7 @@ class TestLink:
         assert made.read(tmp_path).device_events.kind.tolist() == [EventKind.KERNEL]
 
 
-def test_what_is_inferred_is_told(tmp_path: Path) -> None:
+def test_what_is_inferred_is_reported(tmp_path: Path) -> None:
     made = DeviceTrace()
     made.pair((10, 20), (200, 300), name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     made.pair((30, 40), (300, 400), name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")

@@ -35,7 +35,7 @@ TABLES = {
 COMMUNICATION = re.compile(r"(^nccl.*)|(^hip)|(^hccl)|(.*ncclKernel.*)")
 MEMORY = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
 OLDEST = {"Runtime": "cuda_runtime", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
-"""Categories of PyTorch 1.8, but for `Operator`, and their successors."""
+"""Categories of PyTorch 1.8, except for `Operator`, and their successors."""
 
 
 def category(event: dict[str, Any]) -> str | None:

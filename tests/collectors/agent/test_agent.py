@@ -56,7 +56,7 @@ def test_a_run_from_its_start_to_its_end(rig: Rig) -> None:
     wait_for(lambda: rig.get("/hosts"))
     job = rig.start_job(ranks=2, record={"team": "vision", "command": ["python", "x.py"]})
     run = wait_for(lambda: (r := rig.get(f"/runs/{job.key}")) and len(r["ranks"]) == 2 and r["devices"] and r)
-    # The launcher told nobody: the agent passed its record on.
+    # The launcher reported to nobody: the agent passed its record on.
     assert (run["workflow"], run["team"], run["host"]) == (f"small-{job.key[:4]}", "vision", "launcher")
     assert [(r["rank"], r["pid"], r["guard"]) for r in run["ranks"]] == [
         (n, job.processes[n].pid, True) for n in range(2)
@@ -152,7 +152,7 @@ def test_what_the_spool_holds_at_the_end_is_delivered_by_the_next_agent(rig: Rig
 
 def test_a_second_agent_is_one_clear_line(rig: Rig, tmp_path: Path) -> None:
     agent = rig.start_agent()
-    wait_for((rig.home / "pulse" / "agent").exists)
+    wait_for((rig.home / "liveness" / "agent").exists)
     same_home = rig.run("agent")
     assert same_home.returncode == 2
     assert re.fullmatch(

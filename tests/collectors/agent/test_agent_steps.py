@@ -223,7 +223,7 @@ def test_what_a_job_invents_is_not_believed(job: Job) -> None:
     job.state[1] = (0, 4, 0, T0 + 5 * S)
     reader.update(T0 + 5 * S, [job.view(1)])
     (record,) = reader.drain()
-    assert record.steps == 7  # two more than before, counted from where it began anew
+    assert record.steps == 7  # two more than before, counted from where it restarted
 
 
 def test_a_rank_that_cannot_be_is_left_out(job: Job) -> None:

@@ -116,7 +116,7 @@ def test_a_job_whose_agent_and_server_are_gone_ends_as_it_would(rig: Rig, tmp_pa
     assert 0 < steps_by_rank(rig)[0] <= reported(output)[0]
 
 
-def test_torchrun_has_as_many_ranks_as_it_was_told(rig: Rig, tmp_path: Path) -> None:
+def test_torchrun_has_as_many_ranks_as_it_was_given(rig: Rig, tmp_path: Path) -> None:
     rig.start_server()
     agent = rig.start_agent()
     job = launch(

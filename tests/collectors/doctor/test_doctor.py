@@ -71,9 +71,9 @@ def test_a_healthy_installation_and_one_whose_server_goes_away(rig: Rig) -> None
     assert code == 1
     assert rows["server"]["state"] == WRONG
     assert "tightship up" in rows["server"]["advice"]
-    assert rows["agent"]["state"] == NOTE  # its pulse says that it lives
+    assert rows["agent"]["state"] == NOTE  # its sign of life is fresh
     stop(agent)
-    (rig.home / "pulse" / "agent").unlink()
+    (rig.home / "liveness" / "agent").unlink()
     code, rows = doctor(rig)
     assert (code, rows["agent"]["state"]) == (1, WRONG)
 
@@ -231,7 +231,7 @@ def test_a_driver_that_does_not_answer_is_wrong(settings: Settings, monkeypatch:
 
 
 class Stranger:
-    """An HTTP server that answers every request alike, but for `paths`."""
+    """An HTTP server that answers every request alike, except for `paths`."""
 
     def __init__(
         self, status: int, body: object, *, date: float | None = None, paths: dict[str, object] | None = None

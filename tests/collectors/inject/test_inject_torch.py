@@ -212,7 +212,7 @@ def count():
         return struct.unpack_from("<Q", file.read(), 40)[0]
 first = train(3)
 print(count())
-second = train(2)                # a phase with an optimizer of its own adds up
+second = train(2)                # a phase with its own optimizer adds up
 print(count())
 for _ in range(4):               # two that alternate count as one
     train(1, first), train(1, second)

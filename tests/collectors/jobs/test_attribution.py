@@ -246,7 +246,7 @@ def test_the_scheduler_id_is_found(runtime_dir: Path, spawn: Callable[..., subpr
     assert run.external_id == "4711"
 
 
-# ---- a /proc of our own ----------------------------------------------------------------------------------------------
+# ---- our own /proc ----------------------------------------------------------------------------------------------
 
 
 class FakeProc:

@@ -41,7 +41,7 @@ def test_a_recorded_poll_is_understood() -> None:
     assert decode(RECORDED) == Poll(kinds=3, job=0, pids=(11153, 11150, 11144, 11143, 7687, 7686))
 
 
-def test_a_busy_process_is_told_from_an_idle_one() -> None:
+def test_a_busy_process_is_distinguished_from_an_idle_one() -> None:
     idle, busy = (decode(datagram(b"req", poll_payload(7, kinds=kinds))) for kinds in (3, 1))
     assert isinstance(idle, Poll)
     assert isinstance(busy, Poll)

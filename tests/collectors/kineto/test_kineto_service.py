@@ -32,7 +32,7 @@ def poll(pid: int = ME, *, kinds: int = 3) -> bytes:
 
 
 class Job:
-    """Speaks as libkineto does, from a socket of its own."""
+    """Speaks as libkineto does, from its own socket."""
 
     def __init__(self, run_dir: Path, name: str | None = None) -> None:
         self.path = run_dir / (name or f"dynoconfigclient{uuid.uuid4()}")

@@ -74,7 +74,7 @@ def test_a_job_ends_as_it_would_without_us(tmp_path: Path, script: str, code: in
 
 
 @pytest.mark.torch
-def test_of_ranks_the_one_that_failed_is_told_and_not_its_starter(tmp_path: Path) -> None:
+def test_of_ranks_the_one_that_failed_is_reported_and_not_its_starter(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         f"import os, time, torch\nif os.environ['RANK'] == '1':\n    raise {OOM}\ntime.sleep(600)"
     )
@@ -175,7 +175,7 @@ def failed(run_dir: Path, pid: int, text: bytes, *, time_ns: int = 1, flags: int
     file.u64[OFF_ERROR_NS // 8] = time_ns
 
 
-def test_the_first_of_those_that_end_together_is_told(run_dir: Path) -> None:
+def test_the_first_of_those_that_end_together_is_reported(run_dir: Path) -> None:
     late = 10 * SAME_END_NS
     failed(run_dir, 11, b"survived", time_ns=late - SAME_END_NS - 1)
     failed(run_dir, 12, b"because of 13", time_ns=late)
@@ -184,7 +184,7 @@ def test_the_first_of_those_that_end_together_is_told(run_dir: Path) -> None:
     assert read_job_error(run_dir) == "the cause"
 
 
-def test_a_starter_of_ranks_is_told_where_no_rank_said_anything(run_dir: Path) -> None:
+def test_a_starter_of_ranks_is_reported_where_no_rank_said_anything(run_dir: Path) -> None:
     failed(run_dir, 14, b"a rank failed", flags=Flag.LAUNCHER)
     assert read_job_error(run_dir) == "a rank failed"
 

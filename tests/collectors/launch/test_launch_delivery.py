@@ -86,7 +86,7 @@ def test_a_server_that_goes_away_gets_the_end_from_the_next_run(rig: Rig) -> Non
     assert (run["state"], run["exit_code"]) == ("failed", 7)
 
 
-def test_a_server_that_falls_silent_is_told_of(rig: Rig) -> None:
+def test_a_server_that_falls_silent_is_reported(rig: Rig) -> None:
     server = rig.start_server()
     said: list[str] = []
     sender = Delivery(load_settings(), said.append)
@@ -104,7 +104,7 @@ def test_a_server_that_falls_silent_is_told_of(rig: Rig) -> None:
     assert list(spooled()) == [f"{record.run}.json"]
 
 
-def test_a_server_that_comes_late_is_told_by_the_agent(rig: Rig) -> None:
+def test_a_server_that_comes_late_hears_from_the_agent(rig: Rig) -> None:
     job = start("sh", "-c", "read x; exit 0", options=("--workflow", "early"), stdin=subprocess.PIPE)
     (name,) = wait_for(spooled)
     assert name.endswith(".start.json")

@@ -1,4 +1,4 @@
-"""What a run is called, and what is told of its command."""
+"""What a run is called, and what is reported of its command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tightship_collectors.launch.naming import (
     MAX_ARGUMENTS,
     external_id_of,
     parse_labels,
-    told_command,
+    reported_command,
     user_name,
     workflow_of,
 )
@@ -82,16 +82,16 @@ def test_labels() -> None:
         ("train.py --token", "train.py --token"),
     ],
 )
-def test_secrets_are_not_told(command: str, reported: str) -> None:
+def test_secrets_are_not_reported(command: str, reported: str) -> None:
     assert reported.count(HIDDEN) == reported.count("***")
-    assert told_command(command.split()) == reported.split()
+    assert reported_command(command.split()) == reported.split()
 
 
 def test_a_long_command_is_cut() -> None:
-    assert told_command(["x"] * (MAX_ARGUMENTS + 5)) == ["x"] * MAX_ARGUMENTS + ["…"]
-    (cut,) = told_command(["y" * (MAX_ARGUMENT + 5)])
+    assert reported_command(["x"] * (MAX_ARGUMENTS + 5)) == ["x"] * MAX_ARGUMENTS + ["…"]
+    (cut,) = reported_command(["y" * (MAX_ARGUMENT + 5)])
     assert len(cut) == MAX_ARGUMENT and cut.endswith("…")
-    assert told_command([os.fsdecode(b"\xff\n")]) == ["\ufffd\n"]
+    assert reported_command([os.fsdecode(b"\xff\n")]) == ["\ufffd\n"]
 
 
 def test_the_scheduler_names_the_job() -> None:

@@ -1,4 +1,4 @@
-"""The file in which a job's offload runtime tells of its plan: read by the launcher, which trusts none of it."""
+"""The file in which a job's offload runtime reports its plan: read by the launcher, which trusts none of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_link_or_a_pipe_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "said"), [((), 1), (("--offload-optional",), 0)])
-def test_a_plan_that_no_process_applied_is_told(tmp_path: Path, options: tuple[str, ...], said: int) -> None:
+def test_a_plan_that_no_process_applied_is_reported(tmp_path: Path, options: tuple[str, ...], said: int) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text("version: 1\n")
     done = launch("true", options=("--offload", str(plan), *options))

@@ -41,12 +41,12 @@ SETTLE_S = 0.4
 
 
 class Job:
-    """A command that counts its signals, below a launcher in a process group of its own."""
+    """A command that counts its signals, below a launcher in its own process group."""
 
     def __init__(self, folder: Path, *, prefix: tuple[str, ...] = ()) -> None:
         self.place = folder / "seen"
         command = [*prefix, *TIGHTSHIP, "run", "--", sys.executable, "-S", "-c", COUNT, str(self.place)]
-        # In a session of its own the group would be an orphan, which the kernel does not stop.
+        # In its own session the group would be an orphan, which the kernel does not stop.
         self.process = subprocess.Popen(command, process_group=0, stderr=subprocess.DEVNULL)
         self.pid = int(wait_for(lambda: (p := Path(f"{self.place}.up")).exists() and p.read_text()))
 
@@ -103,7 +103,7 @@ def test_a_signal_to_the_group_comes_once(job: Job) -> None:
     for count, number in enumerate(FORWARDED, start=1):
         os.killpg(job.process.pid, number)
         assert job.settle(count) == FORWARDED[:count]
-    # and after all this, one to the launcher alone is still told from them
+    # and after all this, one to the launcher alone is still distinguished from them
     job.process.send_signal(signal.SIGUSR1)
     assert job.settle(len(FORWARDED) + 1)[-1] == signal.SIGUSR1
     assert job.end() == 40 + len(FORWARDED) + 1

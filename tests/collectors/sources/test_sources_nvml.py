@@ -58,10 +58,10 @@ def test_nonsense_from_the_driver_is_missing_not_zero() -> None:
     assert third.sm_occupancy_frac is None  # negative
     assert third.dram_active_frac is None  # NaN
     assert third.pcie_rx_bytes_per_s is None  # faster than any link
-    assert third.tensor_active_frac is None  # not told this time
+    assert third.tensor_active_frac is None  # not reported this time
 
 
-def test_processes_of_a_shared_gpu_are_told_apart() -> None:
+def test_processes_of_a_shared_gpu_are_distinguished() -> None:
     _, source = source_of("h100")
     source.read()
     first = {p.pid: p for p in source.processes()}

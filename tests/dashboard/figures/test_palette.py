@@ -1,4 +1,4 @@
-"""Every bucket has a colour, a label and words; the colours can be told from both papers."""
+"""Every bucket has a colour, a label and words; the colours can be distinguished from both papers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lab(colour: Colour) -> Colour:
 
 
 @pytest.mark.parametrize("by", ["everybody else", "deuteranope", "protanope"])
-def test_any_two_buckets_are_told_apart(by: str) -> None:
+def test_any_two_buckets_are_distinguished(by: str) -> None:
     for one, other in itertools.combinations(Bucket, 2):
         pair = [lab(as_seen(linear(BUCKET_COLOUR[b]), by)) for b in (one, other)]
         assert math.dist(*pair) > 10, (one, other)

@@ -54,7 +54,7 @@ OPPORTUNITY = make(
 def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> None:
     answer = answers.fleet(account(), [OPPORTUNITY], "7d")
     assert said(answer) == (
-        "In the last 7 days, 41 % of 100 device-hours did work; 37 % were held idle, most of it by team vision. "
+        "In the last 7 days, 41 % of 100 device-hours were productive; 37 % were held idle, most of it by team vision. "
         "First in line is vision-base, with 310 h (280–330), simulated, to win back: "
         "The device waits for `DataLoader`."
     )
@@ -81,7 +81,7 @@ def test_fleet_without_device_time_or_without_losses() -> None:
         "In the last 30 days no run held a device."
     )
     perfect = account(device_ns=H, buckets={"productive": H}, by_team={"a": {"productive": H}})
-    assert said(answers.fleet(perfect, [], "24h")) == "In the last 24 hours, 100 % of 1.0 device-hours did work."
+    assert said(answers.fleet(perfect, [], "24h")) == "In the last 24 hours, 100 % of 1.0 device-hours were productive."
 
 
 def test_savings_of_several_opportunities_are_never_added_up() -> None:
@@ -130,7 +130,7 @@ def test_one_run() -> None:
     saving = {"share_frac": 0.37, "unit": "ns/step"}
     finding = make(Finding, finding=3, title="The device waits.", saving=saving)
     assert said(answers.one_run(run(), [finding], 134 * 60 * NS_PER_S)) == (
-        "Running for 2 h 14 min: 50 % of its 8.0 device-hours did work; 38 % waited for input. "
+        "Running for 2 h 14 min: 50 % of its 8.0 device-hours were productive; 38 % waited for input. "
         "Worst finding: The device waits, 37 % of the step."
     )
 
@@ -138,7 +138,7 @@ def test_one_run() -> None:
 def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
     """The sentence and its figures speak of the same time."""
     counted = run(accounted_ns=130 * 60 * NS_PER_S)
-    so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.0 device-hours did work; 38 %"
+    so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.0 device-hours were productive; 38 %"
     assert said(answers.one_run(counted, [], 134 * 60 * NS_PER_S)).startswith(f"Running for 2 h 14 min{so_far}")
     ended = replace(counted, state="finished", end_ns=132 * 60 * NS_PER_S)
     assert said(answers.one_run(ended, [], 134 * 60 * NS_PER_S)).startswith(f"Finished after 2 h 12 min{so_far}")
@@ -151,10 +151,10 @@ def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
 def test_without_a_trace_nothing_is_claimed_about_work() -> None:
     without_trace = {"startup": 3 * H, "productive": 0, "unexplained": 5 * H}
     assert said(answers.one_run(run(account=without_trace), [], H)) == (
-        "Running for 1 h 0 min: no trace tells how much of its 8.0 device-hours did work; 38 % went to start-up."
+        "Running for 1 h 0 min: no trace shows how much of its 8.0 device-hours were productive; 38 % went to start-up."
     )
     assert said(answers.fleet(account(device_ns=8 * H, buckets=without_trace, by_team={}), [], "24h")) == (
-        "In the last 24 hours, no trace tells how much of 8.0 device-hours did work; 38 % went to start-up."
+        "In the last 24 hours, no trace shows how much of 8.0 device-hours were productive; 38 % went to start-up."
     )
 
 

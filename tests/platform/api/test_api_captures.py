@@ -16,7 +16,7 @@ from api_calls import HOST, RUN, Capture, Served, heartbeat, ok, refused, run_re
 from services import free_port
 from sqlalchemy import select
 
-from tightship_platform import captures as capture_flow
+from tightship_platform import captures
 from tightship_platform.api.auth import create_token
 from tightship_platform.client import ApiError
 from tightship_platform.database.models import Audit, Workflow
@@ -266,7 +266,7 @@ def test_a_capture_is_analyzed_again_on_request(served: Served, http: httpx.Clie
     ok(capture.put(trace_file()))
     before = len(queued(served))
     with served.database.session() as session:
-        capture_flow.fail(session, capture.key, "it did not work")
+        captures.fail(session, capture.key, "it did not work")
     refused(http.get(f"/captures/{capture.key}/analysis"), 404, "has failed")
     answer = ok(http.post(f"/captures/{capture.key}/analysis"))
     assert (answer["state"], answer["reason"]) == ("uploaded", None)

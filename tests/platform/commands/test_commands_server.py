@@ -1,4 +1,4 @@
-"""`tightship server` as a process: it starts on a bare machine, says clearly why it cannot, and ends when told to."""
+"""`tightship server` as a process: it starts on a bare machine, says clearly why it cannot, and ends when asked to."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_request_that_waits_for_the_database_does_not_delay_its_end(make_platf
             )
             time.sleep(0.5)
             assert server.end() == 0
-            # Had it waited for the lock, it would have told so.
+            # Had it waited for the lock, it would have said so.
             assert b"503" not in waiting.recv(1000)
             waiting.close()
         engine.dispose()

@@ -131,7 +131,7 @@ def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
         assert "token-of-this-test" not in up.output_so_far()
 
 
-def test_other_shells_are_told_of_a_server_only_where_they_would_not_find_it(
+def test_other_shells_hear_of_a_server_only_where_they_would_not_find_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(up_command, "_is_well", lambda url: True)

@@ -167,7 +167,7 @@ class Fleet:
         self.running: dict[str, Running] = {}
 
     def environ(self, name: str) -> dict[str, str]:
-        """The service's own environment, with addresses of this machine and a home of its own."""
+        """The service's own environment, with addresses of this machine and its own home."""
         service = SERVICES[name]
         own = {key: str(value) for key, value in service.get("environment", {}).items()}
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}

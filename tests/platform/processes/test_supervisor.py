@@ -26,7 +26,7 @@ STUBBORN = (
 
 
 def supervised(folder: Path, parts: dict[str, str], **env: str) -> Running:
-    """A supervisor in a process of its own over parts that run these programs."""
+    """A supervisor in its own process over parts that run these programs."""
     commands = {name: [sys.executable, "-u", "-c", code] for name, code in parts.items()}
     command = [sys.executable, str(DRIVER), str(folder / "logs"), json.dumps(commands)]
     return Running(os.environ | env, command=command)

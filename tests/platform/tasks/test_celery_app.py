@@ -232,7 +232,7 @@ def test_the_schedule_exists_once_in_a_home(make_platform_env: Any) -> None:
             assert second.returncode == 2
             (line,) = second.stderr.strip().splitlines()
             assert f"(pid {beat.process.pid})" in line
-        wait_for((env.home / "pulse" / "beat").exists, "beat's sign of life")
+        wait_for((env.home / "liveness" / "beat").exists, "beat's sign of life")
         assert beat.end() == 0
         assert "Traceback" not in beat.output()
     assert not list(Path.cwd().glob("celerybeat-schedule*"))
@@ -244,7 +244,7 @@ def test_a_worker_whose_beat_dies_ends_so_that_both_start_afresh(make_platform_e
     env = make_platform_env()
     with Running(env.environ, "worker", "--concurrency", "1", "--beat") as worker:
         worker.hear("Worker of")
-        wait_for((env.home / "pulse" / "beat").exists, "beat's sign of life")
+        wait_for((env.home / "liveness" / "beat").exists, "beat's sign of life")
         # Beat and the pool process look alike; that both die is the harder case.
         for child in psutil.Process(worker.process.pid).children():
             child.kill()
@@ -254,12 +254,12 @@ def test_a_worker_whose_beat_dies_ends_so_that_both_start_afresh(make_platform_e
         assert any(reason in worker.output() for reason in reasons)
 
 
-def test_a_broken_schedule_file_is_made_anew(make_platform_env: Any) -> None:
+def test_a_broken_schedule_file_is_made_again(make_platform_env: Any) -> None:
     env = make_platform_env()
     for suffix in ("", ".dat", ".dir", ".bak", ".db"):
         (env.home / f"beat-schedule{suffix}").write_bytes(b"\x00garbage\xff" * 50)
     with Running(env.environ, "beat") as beat:
-        wait_for((env.home / "pulse" / "beat").exists, "beat's sign of life")
+        wait_for((env.home / "liveness" / "beat").exists, "beat's sign of life")
         assert beat.end() == 0
 
 
@@ -267,7 +267,7 @@ def test_the_worker_brings_the_schema_up_to_date(make_platform_env: Any) -> None
     env = make_platform_env(migrated=False)
     with Running(env.environ, "worker", "--concurrency", "1") as worker:
         worker.hear("Worker of 1 process on")
-        wait_for((env.home / "pulse" / "worker").exists, "the worker's sign of life")
+        wait_for((env.home / "liveness" / "worker").exists, "the worker's sign of life")
         assert worker.end() == 0
     assert tightship(env.environ, "db", "status").returncode == 0
 

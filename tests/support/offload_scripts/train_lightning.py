@@ -38,7 +38,7 @@ class Wrapped(lightning.LightningModule):
 
 
 class Own(Wrapped):
-    """Layers of its own, called by no forward."""
+    """Its own layers, called by no forward."""
 
     def __init__(self):
         super().__init__()

@@ -11,8 +11,8 @@ class Cause(IntEnum):
     """One of these for every nanosecond. Those of the host come in order of precedence: the first that holds counts.
 
     [Note: precedence] First what can strike anywhere (a collection of garbage inside the loader is garbage). Then the
-    ranges that enclose others and whose fix removes all that is inside (a save copies and synchronises; a compiler
-    benchmarks, allocates and synchronises). Then single calls that hold the host. What is left is the host at work.
+    ranges that enclose others and whose fix removes all that is inside (a save copies and synchronizes; a compiler
+    benchmarks, allocates and synchronizes). Then single calls that hold the host. What is left is the host at work.
     """
 
     GARBAGE_COLLECTION = 0
@@ -24,12 +24,12 @@ class Cause(IntEnum):
     COMPILATION = 3
     """The host traced, compiled, autotuned or loaded code."""
     COLLECTIVE_WAIT = 4
-    """The host stood in a collective that blocks it (Gloo, a barrier, a store). Of exposed communication: the next
+    """The host blocked in a collective it (Gloo, a barrier, a store). Of exposed communication: the next
     computation was queued already and had to wait for the collective."""
     HOST_SYNC = 5
     """The host read a scalar, or waited for the device in another way; or the time that it lost by doing so."""
     SYNC_COPY = 6
-    """The host stood in a copy or set of memory that returns only when it is done; or the time lost by it."""
+    """The host was blocked in a synchronous copy or memset; or the time lost by it."""
     ALLOCATOR = 7
     """The host asked the driver for memory or gave it back; or the time lost by it."""
     DEVICE_DEPENDENCY = 8

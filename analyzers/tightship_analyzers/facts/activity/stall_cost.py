@@ -14,7 +14,7 @@ def stall_cost(start_ns: Int64s, end_ns: Int64s, gaps: Intervals) -> tuple[Int64
     [Note: the cost of a stall] While the host stands still for w ns it issues nothing. The device finishes what it
     has, the stall ends, and the device then waits until the host has issued the next kernel. Without the stall that
     kernel would have been issued w earlier, so of the gap that is open when the stall ends at most w would go. The
-    cost is this part of the gap: it begins when the device ran dry, or with the stall where it was dry already.
+    cost is this part of the gap: it begins when the device became idle, or with the stall where it was idle already.
     """
     if not len(gaps) or not len(start_ns):
         return start_ns, start_ns

@@ -29,7 +29,7 @@ from tightship_analyzers.trace.runtime_calls import BLOCKING_COPY, SYNC_CALL
 class BlockingCopies:
     """Copies and sets within the window for which a work thread stood still; scalars that it read are left out.
 
-    The host waits in the call itself, or in a synchronisation that the same operator makes after it.
+    The host waits in the call itself, or in a synchronization that the same operator makes after it.
     """
 
     needs: ClassVar[Needs] = (KernelOps, DeviceGaps, Window, WorkThreads)
@@ -91,7 +91,7 @@ class BlockingCopies:
 
 
 def _waited_until(trace: Trace, calls: Launches, op: Int64s) -> Int64s:
-    """(calls,) end of the first synchronisation after each call within the same operator; 0 where there is none."""
+    """(calls,) end of the first synchronization after each call within the same operator; 0 where there is none."""
     found = np.zeros(len(calls), dtype=np.int64)
     syncs = trace.launches.take(trace.names.mask(trace.launches.name, matcher(SYNC_CALL)))
     for tid in np.unique(calls.tid).tolist():

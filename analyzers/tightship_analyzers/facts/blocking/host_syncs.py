@@ -55,7 +55,7 @@ class HostSyncs:
 
     calls: Launches
     op: Int32s
-    """(calls,) name of the outermost reading operator around the call; -1: an explicit synchronisation."""
+    """(calls,) name of the outermost reading operator around the call; -1: an explicit synchronization."""
     cost_start_ns: Int64s
     cost_end_ns: Int64s
     """(calls,) the part of the device gap; empty (end <= start) where the device had work left."""

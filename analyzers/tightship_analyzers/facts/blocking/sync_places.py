@@ -34,7 +34,7 @@ class SyncPlace:
     kind: SyncKind
     place: str
     operator: str
-    """`aten::item`, or the runtime call of an explicit synchronisation."""
+    """`aten::item`, or the runtime call of an explicit synchronization."""
     tid: int
     rows: Int64s
     """In `HostSyncs`."""

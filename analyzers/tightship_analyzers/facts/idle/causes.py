@@ -7,7 +7,7 @@
     idle.of_step(0).as_rows()                    # for JSON
     idle.of_kernel_span(kept).as_rows()          # sums to the idle time of `temporal_breakdown(kept)`
 
-docs/idle.md defines the causes and says why they are told apart in this order.
+docs/idle.md defines the causes and says why they are distinguished in this order.
 """
 
 from __future__ import annotations

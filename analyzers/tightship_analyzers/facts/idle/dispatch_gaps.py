@@ -15,7 +15,7 @@ from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
 
 MAX_GAP_NS = 1_000_000
-"""Dispatching an operator from Python takes 5 to 100 µs; in a longer gap the host does something of its own."""
+"""Dispatching an operator from Python takes 5 to 100 µs; in a longer gap the host does other work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ class Frames:
         self.module = Lane(start, end, paths.of(frames.name[modules], OpenRows.of(start, end)))
 
     def at(self, moments_ns: Int64s) -> Labels:
-        """Where the thread was at each moment, but for the operator."""
+        """Where the thread was at each moment, except for the operator."""
         return Labels(self.user.at(moments_ns), np.full(len(moments_ns), NONE), self.module.at(moments_ns))
 
 

@@ -27,14 +27,15 @@ FAST_PERCENT = 25
 class Waits:
     """Gaps and the work that ends each. A gap is the host's until `host_until_ns`, the device's from there on.
 
-    [Note: whose gap] The work that ends a gap was launched by a call [L, E) of some thread. With L after the device ran
-    dry, the device waited for the host. So it did when the work started no later after L than work usually does on an
-    empty device: launching takes its time, and the call came too late to hide it. Else the work was queued in time, and
-    what it waited for happened on the device (the start of a dependent kernel, an event of another stream, another
-    device). If the host came late, but the work started only LATE_START_NS after E, then from E on the device waited.
+    [Note: whose gap] The work that ends a gap was launched by a call [L, E) of some thread. If L is after the device
+    became idle, the device waited for the host. So it did when the work started no later after L than work usually
+    does on an empty device: launching takes its time, and the call came too late to hide it. Else the work was queued
+    in time, and what it waited for happened on the device (the start of a dependent kernel, an event of another stream,
+    another device). If the host came late, but the work started only LATE_START_NS after E, then from E on the device
+    waited.
 
     Work whose launch the trace does not hold was launched before what follows it in its stream. If that was launched
-    before the device ran dry, it was queued in time. Other such work is taken for queued when the gap is short, else
+    before the device was idle, it was queued in time. Other such work is taken for queued when the gap is short, else
     for the host's: as a rule that is work of a captured graph, whose kernels follow one another closely.
     """
 

@@ -97,7 +97,7 @@ class Roofline:
     def mfu_frac(self) -> float | None:
         """Model FLOPs utilisation: time that the known FLOPs need at peak rates, over the window of all devices. None
         where a type that did work has no peak rate. FLOPs of unknown operators count as none, so it is a lower bound,
-        but for attention: masked positions count.
+        except for attention: masked positions count.
 
         Recomputed activations count as work: strictly it is the hardware's utilisation (HFU).
         """

@@ -112,7 +112,7 @@ ATTENTION = {
     "aten::_cudnn_attention_backward": (1, HEADS_FIRST, BACKWARD_PRODUCTS),
 }
 """Operator → which input is the query, before key and value; axis of the positions; matrix products. Most of
-`_scaled_dot_product_…` call one of the others, which then launches the kernels: work is told of the innermost."""
+`_scaled_dot_product_…` call one of the others, which then launches the kernels: work is attributed to the innermost."""
 PACKED = {"aten::_efficient_attention_forward": 4, "aten::_efficient_attention_backward": 6}
 """Operator → the input that says where sequences start, if several of them are packed into one. Those of flash and
 cuDNN then have three axes."""

@@ -40,7 +40,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnd:
-    """How a run that failed ended, as its launcher told it."""
+    """How a run that failed ended, as its launcher reported it."""
 
     exit_code: int | None
     error: str | None = None
@@ -53,7 +53,7 @@ class RunEnd:
         """Whose memory was not enough; None where nothing says that any was.
 
         An exception speaks for itself. What the kernel killed counts where none speaks of memory: parents of a killed
-        process fail with words of their own.
+        process fail with their own words.
         """
         for recorded in _exceptions(self.error or ""):
             kind = _TYPE.match(recorded)

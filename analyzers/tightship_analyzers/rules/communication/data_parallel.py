@@ -62,7 +62,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"nn.DataParallel keeps the device from computing for {share_of(facts, claims)}",
+            title=f"nn.DataParallel idles the device for {share_of(facts, claims)}",
             where=Where(place or RANGE),
             fix="One process per device: DistributedDataParallel, started with torchrun",
             low_ns=claims.measure_ns // 2,

@@ -1,4 +1,4 @@
-"""The device waits for other ranks although it has something else to compute.
+"""Exposed communication: the device waits for other ranks although it has other work to compute.
 
 ## What it finds
 Communication during which the device computes nothing, more than 10 % of the step, in a job that computes besides.
@@ -79,9 +79,9 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Communication that nothing hides takes {share_of(facts, exposed)}",
+            title=f"Exposed (non-overlapped) communication: {share_of(facts, exposed)}",
             where=where,
-            fix="Start it earlier and in parts: buckets (DDP), prefetching (FSDP), a stream of its own; or send less",
+            fix="Overlap it: smaller buckets (DDP), prefetching (FSDP), a separate stream; or send less",
             low_ns=0,
             high_ns=exposed.measure_ns,
             evidence=[
@@ -90,7 +90,7 @@ def judge(facts: Facts) -> Judgement:
                     exposed.measure_ns / facts[Window].count,
                     "ns",
                 ),
-                fact(f"Computation that could hide it: {time_of(facts, free_ns)}", free_ns / facts[Window].count, "ns"),
+                fact(f"Computation to overlap with: {time_of(facts, free_ns)}", free_ns / facts[Window].count, "ns"),
                 *_left_out(facts, transfers),
                 fact(f"The longest: {shown(facts.trace.names[int(calls.name[worst])], 100)}"),
                 change(
@@ -118,8 +118,8 @@ def _between_stages(facts: Facts) -> Bools:
 RULE = TraceRule(
     id="exposed-communication",
     needs=(Window, CollectiveCalls),
-    title="The device waits for communication that computation could hide",
-    fix="Start it earlier and in parts",
+    title="Exposed (non-overlapped) communication",
+    fix="Overlap it: start it earlier, in smaller parts",
     judge=judge,
     page=__doc__ or "",
 )

@@ -1,4 +1,4 @@
-"""Tensors on the device are exchanged through Gloo, that is through the host.
+"""GPU tensors are communicated with Gloo, that is through the host.
 
 ## What it finds
 Gloo's collectives (`gloo:all_reduce` and the like) in a job on an accelerator: the time in which the device idles under
@@ -72,9 +72,9 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Exchanging tensors through the host keeps the device from computing for {share_of(facts, claims)}",
+            title=f"Communicating GPU tensors through the host idles the device for {share_of(facts, claims)}",
             where=Where(place or shown(names[int(outer.name[0])])),
-            fix='Use NCCL for tensors on the device: init_process_group("cpu:gloo,cuda:nccl")',
+            fix='Use NCCL for GPU tensors: init_process_group("cpu:gloo,cuda:nccl")',
             low_ns=claims.measure_ns // 2,
             high_ns=within_window(facts, spans).measure_ns,
             gap="gloo",
@@ -93,7 +93,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="gloo-on-gpu",
     needs=(Window, KernelOps, DeviceGaps),
-    title="Tensors on the device are exchanged through the host",
+    title="GPU tensors are communicated through the host (Gloo)",
     fix="Use NCCL",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""Collectives move their data far below what the link between the devices can do.
+"""Collectives run far below the bandwidth of the link between the devices.
 
 ## What it finds
 Collectives of at least 4 MiB among the ranks of one machine (up to 8) whose best call of that size reaches less than
@@ -115,7 +115,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Collectives far below the rate of {link} cost {share_of(facts, claims)}",
+            title=f"Collectives far below the bandwidth of {link} cost {share_of(facts, claims)}",
             where=where,
             fix="See with NCCL_DEBUG=INFO which transport is used; remove NCCL_P2P_DISABLE, NCCL_ALGO and the like",
             low_ns=int(min(sure_ns, claims.measure_ns)),
@@ -173,8 +173,8 @@ def _bus_factor(collective: str, ranks: int) -> float:
 RULE = TraceRule(
     id="low-bus-bandwidth",
     needs=(Window, CollectiveCalls, DeviceModel),
-    title="Collectives move their data far below the link's rate",
-    fix="Find out which transport is used, and why",
+    title="Collectives run far below the link's bandwidth",
+    fix="Check which transport NCCL uses, and why",
     judge=judge,
     page=__doc__ or "",
 )

@@ -1,4 +1,4 @@
-"""One rank comes late to the collectives, and all the others wait for it.
+"""One rank arrives late at collectives, and the others wait for it.
 
 ## What it finds
 A rank that arrives last at more collectives than its share (more than twice as many as if each rank were last equally
@@ -89,9 +89,9 @@ def _finding(ranks: RankComparison, row: RankSkew) -> Finding | None:
     worst = max((one for one in skew.collectives if one.last_rank == row.rank), key=lambda one: one.skew_ns)
     return Finding(
         rule=RULE.id,
-        title=f"Rank {row.rank} comes late, and the others wait for it {format_frac(share)} of the step",
+        title=f"Rank {row.rank} is late; the others wait for it for {format_frac(share)} of the step",
         place=f"rank {row.rank}",
-        fix="Give all ranks equal work in each step; if it is the same rank every time, check and replace its device",
+        fix="Balance the work across ranks in each step; if it is always the same rank, check and replace its device",
         saving=Saving(value=value, low=0, high=max(value, min(high, step_ns)), method=Method.BOUND),
         unit=RULE.scope.unit,
         share_frac=share,
@@ -100,7 +100,7 @@ def _finding(ranks: RankComparison, row: RankSkew) -> Finding | None:
             fact(
                 f"It arrives last at {row.last} of {plural(row.collectives, 'collective')} and keeps "
                 f"{plural(len(skew.ranks) - 1, 'other rank')} waiting for "
-                f"{format_ns(row.kept_waiting_ns // steps)} a step, added up",
+                f"{format_ns(row.kept_waiting_ns // steps)} a step, in total",
                 row.last / row.collectives,
                 "frac",
             ),
@@ -120,8 +120,8 @@ def _finding(ranks: RankComparison, row: RankSkew) -> Finding | None:
 
 RULE = RankRule(
     id="straggling-rank",
-    title="One rank comes late to the collectives, and all the others wait for it",
-    fix="Give all ranks equal work, or replace the slow one",
+    title="One rank arrives late at collectives, and the others wait for it",
+    fix="Balance the work across ranks, or replace the slow device",
     judge=judge,
     page=__doc__ or "",
 )

@@ -105,7 +105,7 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
             fact(f"Together they move {format_bytes(size // steps.count)} a step", size / steps.count, "bytes")
             if size
             else None,
-            fact(f"Nothing hides {time_of(facts, claims.measure_ns)}", claims.measure_ns / steps.count, "ns"),
+            fact(f"{time_of(facts, claims.measure_ns)} is exposed", claims.measure_ns / steps.count, "ns"),
             change(
                 "for p in params:\n    dist.all_reduce(p.grad)",
                 "dist.all_reduce(flat_grads)  # or DistributedDataParallel",

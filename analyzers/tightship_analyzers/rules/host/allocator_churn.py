@@ -1,4 +1,4 @@
-"""Steady steps still ask the driver for memory.
+"""Steady-state steps still allocate memory from the driver.
 
 ## What it finds
 Calls of `cudaMalloc`, `cudaFree` and their like (host memory, virtual memory, ROCm) by the training threads in more
@@ -64,7 +64,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.outermost(calls, calls.name, calls.tid),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"{name} in steady steps: the device idles for {share_of(facts, claims)} meanwhile",
+        title=lambda claims, name: f"{name} in steady-state steps: the device idles for {share_of(facts, claims)}",
         fix="Keep the allocator's cache: no empty_cache() in the loop, few distinct sizes, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, some memory to spare",
         change=change(
@@ -84,8 +84,8 @@ def _step(steps: Steps, time_ns: int) -> int:
 RULE = TraceRule(
     id="allocator-churn",
     needs=(Steps, DeviceGaps),
-    title="Steady steps still ask the driver for memory",
-    fix="Keep the allocator's cache: few distinct sizes, expandable segments, memory to spare",
+    title="Steady-state steps still allocate memory from the driver",
+    fix="Keep the allocator's cache: few distinct sizes, expandable segments, spare memory",
     judge=judge,
     page=__doc__ or "",
     signs=re.compile(f"^({ALLOCATING_CALL.pattern})$"),

@@ -1,11 +1,11 @@
-"""The device waits while the host runs code of its own.
+"""The device waits while the host runs other code.
 
 ## What it finds
 Stretches of more than 1 ms in which the device idles and the training thread issues nothing to it, before work that
 this thread then launches, and that no other rule accounts for (input, checkpoints, waiting, compiling, logging …); more
 than 2 % of the step, by the function that runs. Where the trace has no Python stacks, only what operators take.
 
-Two kinds of code are torch's own and have a remedy of their own: the copies of its buffers that
+Two kinds of code are torch's own and have their own remedy: the copies of its buffers that
 `DistributedDataParallel` makes before each forward pass, and the update of an optimizer that could be fused.
 
 ## Why it costs
@@ -97,7 +97,7 @@ class Remedy(NamedTuple):
 
 MOVE = Remedy(
     "code of the host",
-    "Move it off the path: after the next step has been issued, into the loader's workers, onto the device; "
+    "Move it off the path: after the next step has been launched, into the loader's workers, onto the device; "
     "or do it less often",
     "metrics = on_host(output)\noptimizer.step()",
     "optimizer.step()\nmetrics = on_host(output)",
@@ -166,7 +166,7 @@ def _first_calls(facts: Facts) -> Intervals:
 
 
 def _of_torch(facts: Facts) -> tuple[Intervals, Intervals, Intervals]:
-    """When torch ran code of its own: DDP's buffers, updates that could be fused, all else."""
+    """When torch ran its own code: DDP's buffers, updates that could be fused, all else."""
     trace, names, tid = facts.trace, facts.trace.names, facts[Window].tid
     ops = trace.host_ops.take(trace.host_ops.tid == tid)
 
@@ -215,7 +215,7 @@ def _finding(facts: Facts, claims: Intervals, remedy: Remedy, place: str) -> Fin
                 len(claims),
                 "stretches",
             ),
-            *(fact(f"Of it in {name}: {time_of(facts, ns)}", ns / window.count, "ns") for name, ns in operators[:3]),
+            *(fact(f"Of which in {name}: {time_of(facts, ns)}", ns / window.count, "ns") for name, ns in operators[:3]),
             change(remedy.before, remedy.after),
         ],
         without=Edits.without_host(window.tid, claims),
@@ -268,8 +268,8 @@ def _is_accounted(frame: str) -> bool:
 RULE = TraceRule(
     id="busy-host",
     needs=(Window, IdleCauses),
-    title="The device waits while the host runs code of its own",
-    fix="Move it off the path, onto the device, or do it less often",
+    title="The device waits while the host runs other code",
+    fix="Move it off the critical path or onto the device, or do it less often",
     judge=judge,
     page=__doc__ or "",
 )

@@ -1,4 +1,4 @@
-"""The training loop gives the device's cached memory back to the driver.
+"""The training loop returns cached device memory to the driver.
 
 ## What it finds
 Calls of `torch.cuda.empty_cache()` on the training thread while the device idles; more than 1 % of the step.
@@ -57,9 +57,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, FRAMES.match),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: (
-            f"Emptying the cache of device memory holds the device up for {share_of(facts, claims)}"
-        ),
+        title=lambda claims, name: f"empty_cache() idles the device for {share_of(facts, claims)}",
         fix="Remove torch.cuda.empty_cache() from the loop",
         change=change("torch.cuda.empty_cache()", "# nothing: torch uses the cached blocks again"),
         cause="allocator",
@@ -70,7 +68,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="cache-flush",
     needs=(Window, ThreadFrames, DeviceGaps),
-    title="The training loop empties the cache of device memory",
+    title="The training loop calls empty_cache()",
     fix="Remove empty_cache() from the loop",
     judge=judge,
     page=__doc__ or "",

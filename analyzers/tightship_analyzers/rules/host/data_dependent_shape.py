@@ -1,4 +1,4 @@
-"""The size of a tensor depends on values, so the host waits for the device to know it.
+"""The host waits for the device because a tensor's size depends on values.
 
 ## What it finds
 Places that call `nonzero`, index with a boolean mask, `masked_select`, `unique` or `bincount` on the device, where the
@@ -6,7 +6,7 @@ host waits for the number of elements and the device then idles; more than 1 % o
 
 ## Why it costs
 The host must know the size of the result before it can allocate it. So it waits until the device has counted, and the
-device waits until the host has issued new work. It also keeps CUDA graphs and compiled regions from covering the step.
+device waits until the host has launched new work. It also breaks CUDA graphs and compiled regions.
 
 ## Example
 ```python
@@ -24,7 +24,7 @@ Of each gap that is open when the call returns, at most as much goes as the host
 follow in the same step they may inherit the wait: then the low end is 0.
 
 ## Known misses
-Libraries with kernels of their own that read a count back without one of these operators.
+Libraries with their own kernels that read a count back without one of these operators.
 
 ## Source
 https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html ("Avoid unnecessary CPU-GPU synchronization" names
@@ -53,7 +53,7 @@ def judge(facts: Facts) -> Judgement:
         SyncKind.SIZE,
         min_frac=NOISE_FRAC,
         title=lambda place: (
-            f"{place.operator} makes the host wait for the size of its result; the device then runs dry for "
+            f"{place.operator} makes the host wait for the size of its result; the device then idles for "
             f"{share_of(facts, place.cost)}"
         ),
         fix="Keep sizes fixed: torch.where or a factor instead of boolean indexing, nonzero_static for nonzero",
@@ -64,8 +64,8 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="data-dependent-shape",
     needs=(Window, SyncPlaces),
-    title="The host waits for the device to know the size of a tensor",
-    fix="Use operators whose result has a fixed size",
+    title="Host blocked on a data-dependent shape",
+    fix="Use operators with a fixed output size",
     judge=judge,
     page=__doc__ or "",
     signs=re.compile("|".join(map(re.escape, sorted(SIZED_BY_DATA)))),

@@ -1,11 +1,11 @@
-"""The training loop waits for the device without needing anything from it.
+"""Unneeded synchronization in the training loop.
 
 ## What it finds
 Places that call `torch.cuda.synchronize()`, `stream.synchronize()` or `event.synchronize()` in steady steps, after
-which the device idles until the host has issued new work; more than 1 % of the step.
+which the device idles until the host has launched new work; more than 1 % of the step.
 
 ## Why it costs
-The host normally runs ahead and queues kernels, so that the device always has work. A synchronisation empties the
+The host normally runs ahead and queues kernels, so that the device always has work. A synchronization empties the
 queue: the host waits for the device, then the device waits for the host.
 
 ## Example
@@ -26,7 +26,7 @@ Of each gap that is open when the call returns, at most as much goes as the host
 follow in the same step they may inherit the wait: then the low end is 0.
 
 ## Known misses
-A synchronisation that a later one of the same step would replace. The wait of a process that feeds the device through
+A synchronization that a later one of the same step would replace. The wait of a process that feeds the device through
 another library.
 
 ## Source
@@ -53,9 +53,9 @@ def judge(facts: Facts) -> Judgement:
         SyncKind.NOTHING,
         min_frac=NOISE_FRAC,
         title=lambda place: (
-            f"{place.operator} waits for the device, which then runs dry for {share_of(facts, place.cost)}"
+            f"{place.operator} waits for the device, which then idles for {share_of(facts, place.cost)}"
         ),
-        fix="Remove the synchronisation from the training loop; measure with events, order streams with wait_event",
+        fix="Remove the synchronization from the training loop; measure with events, order streams with wait_event",
         change=change("torch.cuda.synchronize()", "stream.wait_event(event)  # only where another stream needs it"),
     )
 
@@ -63,8 +63,8 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="explicit-synchronization",
     needs=(Window, SyncPlaces),
-    title="The training loop waits for the device without needing anything from it",
-    fix="Remove the synchronisation, or let streams wait on events",
+    title="Unneeded synchronization in the training loop",
+    fix="Remove the synchronization, or let streams wait on events",
     judge=judge,
     page=__doc__ or "",
     signs=SYNC_CALL,

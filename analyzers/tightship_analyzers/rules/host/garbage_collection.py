@@ -1,4 +1,4 @@
-"""The training loop collects garbage, and the device waits.
+"""Python collects garbage in the training loop, and the device waits.
 
 ## What it finds
 Calls of `gc.collect()` on the training thread, and collections that the interpreter started itself where they were
@@ -57,7 +57,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, GARBAGE_FRAMES.fullmatch),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"Collecting garbage holds the device up for {share_of(facts, claims)}",
+        title=lambda claims, name: f"Garbage collection idles the device for {share_of(facts, claims)}",
         fix="Call gc.freeze() once after start-up and collect rarely, generation 1 only, in the same step on all ranks",
         change=change("gc.collect()", "gc.freeze()  # once, before the loop; then gc.collect(1) every 1000 steps"),
         cause="garbage collection",
@@ -68,7 +68,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="garbage-collection",
     needs=(Window, ThreadFrames, DeviceGaps),
-    title="The training loop collects garbage",
+    title="Garbage collection in the training loop",
     fix="gc.freeze() after start-up, and collect rarely",
     judge=judge,
     page=__doc__ or "",

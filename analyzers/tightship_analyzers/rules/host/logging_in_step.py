@@ -26,8 +26,8 @@ for step, batch in enumerate(loader):
 The saving is the time in which the device idles during these calls, and the gap that they leave behind.
 
 ## Known misses
-Programs that log through functions of their own count only as far as they end in one of those named. Reading the value
-that is logged from the device is a finding of its own. Needs Python stacks.
+Programs that log through their own functions count only as far as they end in one of those named. Reading the value
+that is logged from the device is its own finding. Needs Python stacks.
 
 ## Source
 https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html warns of printing device tensors. 1 % of the step is
@@ -62,7 +62,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, FRAMES.match),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"Writing logs holds the device up for {share_of(facts, claims)}",
+        title=lambda claims, name: f"Writing logs idles the device for {share_of(facts, claims)}",
         fix="Log every 100 steps, or hand the line to a thread (logging.handlers.QueueHandler)",
         change=change(
             'writer.add_scalar("loss", loss, step)', 'if step % 100 == 0:\n    writer.add_scalar("loss", loss, step)'

@@ -1,4 +1,4 @@
-"""A Python loop works through a tensor slice by slice.
+"""A Python loop indexes a tensor slice by slice.
 
 ## What it finds
 At least 10 iterations of the same operators, each beginning with an index into a tensor (`x[:, t]`), issued by one
@@ -144,8 +144,8 @@ def _evidence(facts: Facts, loop: Loop, indexing: Intervals, overhead: Intervals
 RULE = TraceRule(
     id="loop-indexing",
     needs=(Steps, ThreadFrames, IndexedLoops, LoopCosts),
-    title="A Python loop works through a tensor slice by slice",
-    fix="Index once outside of the loop, or replace it by one operator over the whole tensor",
+    title="A Python loop indexes a tensor slice by slice",
+    fix="Index once outside the loop, or use one operator on the whole tensor",
     judge=judge,
     page=__doc__ or "",
 )

@@ -1,4 +1,4 @@
-"""Steady steps still compile.
+"""Recompilation in steady-state steps.
 
 ## What it finds
 Ranges of torch.compile at work (`… (dynamo_timed)`, `entire_frame_compile`), or frames of its compilers or of Triton's,
@@ -72,8 +72,8 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         pauses,
         min_frac=NOISE_FRAC,
-        title=lambda claims, _: f"Compiling again holds the device up for {share_of(facts, claims)}",
-        fix="Make what varies dynamic: torch.compile(…, dynamic=True) or mark_dynamic; TORCH_LOGS=recompiles says why",
+        title=lambda claims, _: f"Recompilation idles the device for {share_of(facts, claims)}",
+        fix="Mark varying sizes: torch.compile(…, dynamic=True) or mark_dynamic; TORCH_LOGS=recompiles says why",
         change=change("model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"),
         cause="compilation",
         what="compilation",
@@ -98,8 +98,8 @@ def _outermost(*tables: HostOps | Frames) -> Pauses:
 RULE = TraceRule(
     id="recompilation",
     needs=(Steps, DeviceGaps),
-    title="Steady steps still compile",
-    fix="Make what varies dynamic, or pad it to few sizes",
+    title="Recompilation in steady-state steps",
+    fix="Mark varying sizes as dynamic, or pad to a few sizes",
     judge=judge,
     page=__doc__ or "",
     signs=RANGES,

@@ -107,7 +107,7 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Interva
     ]
     if back.claims.measure_ns < claims.measure_ns:
         times = f"{workers} times as many as one" if loader.in_process else "twice as many batches"
-        evidence.append(fact(f"At most {share_of(facts, back.claims)} comes back: the workers then make {times}"))
+        evidence.append(fact(f"At most {share_of(facts, back.claims)} is recoverable: the workers then make {times}"))
     if hot:
         evidence.append(fact(f"{format_frac(hot_frac)} of the wait is spent in {hot}", hot_frac, "frac"))
     if loop:

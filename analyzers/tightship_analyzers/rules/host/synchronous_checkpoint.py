@@ -79,11 +79,11 @@ def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> F
         fact(f"Idle while saving: {time_of(facts, total_ns)}"),
     ]
     if count == 1:
-        evidence.append(fact("How often it saves cannot be told from a single save; record for longer to know"))
+        evidence.append(fact("One save does not show how often it saves; record for longer"))
     gap = worst_gap(facts, claims, "checkpoint")
     return Finding(
         rule=RULE.id,
-        title=f"Saving a checkpoint stops training for {format_frac(share)} of the time",
+        title=f"Saving checkpoints blocks training for {format_frac(share)} of the time",
         place=_place(facts, saves),
         fix="Save in the background: snapshot the state and write it from a thread, or use "
         "torch.distributed.checkpoint.async_save; or save less often",

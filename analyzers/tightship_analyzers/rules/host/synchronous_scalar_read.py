@@ -1,8 +1,8 @@
-"""The device runs dry because the host reads a value from it in every step.
+"""Host blocked reading a scalar from the device in every step.
 
 ## What it finds
 Places where the host reads a value from the device (`.item()`, `float(loss)`, `if tensor:`) and therefore blocks until
-the device has finished, and the device then idles until the host has issued new work; more than 2 % of the step.
+the device has finished, and the device then idles until the host has launched new work; more than 2 % of the step.
 
 ## Why it costs
 The host normally runs ahead and queues kernels, so that the device always has work. A read empties the queue: the host
@@ -29,7 +29,7 @@ Of each gap that is open when the call returns, at most as much goes as the host
 follow in the same step they may inherit the wait: then the low end is 0.
 
 ## Known misses
-Copies that block and calls that wait without reading have rules of their own. On a job that computes on the CPU the
+Copies that block and calls that wait without reading have their own rules. On a job that computes on the CPU the
 rule does not apply: there the operator has finished when it returns, and a read waits for nothing.
 
 ## Source
@@ -59,9 +59,9 @@ def judge(facts: Facts) -> Judgement:
         SyncKind.SCALAR,
         min_frac=MIN_STEP_FRAC,
         title=lambda place: (
-            f"{place.operator} reads a value from the device, which then runs dry for {share_of(facts, place.cost)}"
+            f"{place.operator} reads a value from the device, which then idles for {share_of(facts, place.cost)}"
         ),
-        fix="Keep the value on the device and read it every 100 steps, or after the next step has been issued",
+        fix="Keep the value on the device and read it every 100 steps, or after the next step has been launched",
         change=change("total += loss.item()", "total += loss.detach()  # total.item() once, at the end"),
     )
 
@@ -69,7 +69,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="synchronous-scalar-read",
     needs=(Window, SyncPlaces),
-    title="The device runs dry because the host reads a value from it",
+    title="Host blocked reading a scalar from the device",
     fix="Keep the value on the device and read it rarely",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""A convolution adds a bias that the batch norm after it takes away again.
+"""A convolution adds a bias that the following batch norm cancels.
 
 ## What it finds
 Convolutions with a bias directly followed by a batch norm; the kernels that add the bias and those that sum up its
@@ -68,7 +68,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Biases that a batch norm takes away again cost {share_of(facts, claims)}",
+            title=f"Convolution biases that batch norm cancels cost {share_of(facts, claims)}",
             where=where,
             fix="Construct these convolutions with bias=False",
             evidence=[
@@ -92,7 +92,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="conv-bias-before-batch-norm",
     needs=(Window, KernelOps, BiasedConvolutions),
-    title="A convolution adds a bias that the batch norm after it takes away",
+    title="A convolution's bias is cancelled by the following batch norm",
     fix="bias=False",
     judge=judge,
     page=__doc__ or "",

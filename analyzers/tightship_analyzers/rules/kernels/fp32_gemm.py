@@ -1,4 +1,4 @@
-"""Matrix products and convolutions run in float32 on ordinary units while the tensor cores are idle.
+"""FP32 GEMM and convolution kernels do not use tensor cores.
 
 ## What it finds
 Kernels of matrix products and convolutions whose name says that they compute in float32 without tensor cores
@@ -101,7 +101,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Matrix products in float32 leave the tensor cores idle, {share_of(facts, claims)}",
+            title=f"FP32 GEMM kernels do not use tensor cores: {share_of(facts, claims)}",
             where=where,
             fix='Allow TF32: torch.backends.cuda.matmul.fp32_precision = "tf32"; or autocast to bfloat16'
             if tf32
@@ -136,7 +136,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="fp32-gemm",
     needs=(Window, KernelOps, DeviceModel),
-    title="Matrix products run in float32 while the tensor cores are idle",
+    title="FP32 GEMM kernels do not use tensor cores",
     fix="Allow TF32, or use mixed precision",
     judge=judge,
     page=__doc__ or "",

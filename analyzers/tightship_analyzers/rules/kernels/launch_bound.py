@@ -1,7 +1,7 @@
-"""The device waits for the host to launch the next kernel.
+"""Launch-bound: the device waits for the host to launch kernels.
 
 ## What it finds
-Gaps of at most 1 ms that end with a kernel which was launched only after the device had run dry, more than 10 % of
+Gaps of at most 1 ms that end with a kernel which was launched only after the device was idle, more than 10 % of
 the step altogether, in a job whose median kernel takes less than 10 µs, or whose gaps outlast the kernels between
 them: half of them, or those that cost the most.
 
@@ -22,11 +22,11 @@ model = torch.compile(model, mode="reduce-overhead")   # records CUDA graphs
 ```
 or a larger batch, or `torch.cuda.graph` around a step with fixed shapes.
 
-The saving is these gaps, but for 0.5 µs each that remain between the kernels of a CUDA graph. Its low end is half of
+The saving is these gaps, less 0.5 µs each that remain between the kernels of a CUDA graph. Its low end is half of
 it: what a compiled model without graphs gives.
 
 ## Known misses
-A host that is slow for another reason (input, a read of a value, a checkpoint, code of its own) is judged by the rules
+A host that is slow for another reason (input, a read of a value, a checkpoint, other code) is judged by the rules
 on those.
 
 ## Source
@@ -80,7 +80,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"The device waits for the next launch for {share_of(facts, claims)}",
+            title=f"The device waits for kernel launches for {share_of(facts, claims)}",
             where=where,
             fix='Launch less often: torch.compile(model, mode="reduce-overhead"), a CUDA graph, or a larger batch',
             low_ns=claims.measure_ns // 2,
@@ -126,7 +126,7 @@ def _graphed(gaps: DispatchGaps, rows: Int64s) -> Edits:
 RULE = TraceRule(
     id="launch-bound",
     needs=(Window, KernelOps, DispatchGaps),
-    title="The device waits for the host to launch the next kernel",
+    title="Launch-bound: the device waits for the host to launch kernels",
     fix="Compile, use CUDA graphs, or a larger batch",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""Kernels occupy only a part of the device.
+"""Kernels too small to fill the device.
 
 ## What it finds
 Kernels of at least 10 µs with at most half as many thread blocks as the device has multiprocessors, while nothing else
@@ -88,7 +88,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Kernels that fill a part of the device leave {share_of(facts, claims)} unused",
+            title=f"Kernels too small to fill the device leave {share_of(facts, claims)} unused",
             where=where,
             fix="Give each kernel more work: a larger batch, one batched operator instead of many, or two streams",
             low_ns=0,
@@ -120,7 +120,7 @@ def _alone(events: DeviceEvents) -> Bools:
 RULE = TraceRule(
     id="low-grid",
     needs=(Window, KernelOps, DeviceUnits),
-    title="Kernels occupy only a part of the device",
+    title="Kernels too small to fill the device",
     fix="Give each kernel more work",
     judge=judge,
     page=__doc__ or "",

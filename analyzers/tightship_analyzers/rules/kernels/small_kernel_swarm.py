@@ -1,4 +1,4 @@
-"""Many short elementwise kernels follow one another where one would do.
+"""Unfused elementwise chains: many short kernels where one would do.
 
 ## What it finds
 Runs of at least 4 elementwise kernels on one stream, none longer than 20 µs and nothing else between them, together
@@ -99,7 +99,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Runs of short elementwise kernels take {share_of(facts, claims)} more than fused ones",
+            title=f"Unfused elementwise chains: {share_of(facts, claims)} recoverable by fusion",
             where=where,
             fix="Fuse the chain: put the block that issues it under torch.compile, or use a fused operator",
             low_ns=claims.measure_ns - running // 2,
@@ -154,7 +154,7 @@ def _elsewhere(facts: Facts) -> Bools:
 RULE = TraceRule(
     id="small-kernel-swarm",
     needs=(Window, KernelOps),
-    title="Many short elementwise kernels follow one another",
+    title="Unfused elementwise chains",
     fix="Fuse them: torch.compile the block",
     judge=judge,
     page=__doc__ or "",

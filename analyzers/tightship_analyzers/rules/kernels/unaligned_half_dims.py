@@ -1,4 +1,4 @@
-"""Half-precision matrix products whose sizes are no multiple of 8.
+"""Half-precision GEMMs whose dimensions are not multiples of 8 run on slow kernels.
 
 ## What it finds
 `mm`, `addmm`, `bmm` and `baddbmm` of float16 or bfloat16 with a dimension that is not a multiple of 8, whose kernels
@@ -117,12 +117,12 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Half-precision products of sizes that 8 does not divide lose {share_of(facts, claims)}",
+            title=f"Half-precision GEMMs whose dimensions are not multiples of 8 lose {share_of(facts, claims)}",
             where=where,
-            fix=f"Pad the sizes to a multiple of {MULTIPLE}, better 64: here {size} to {padded}",
+            fix=f"Pad the dimensions to a multiple of {MULTIPLE}, better 64: here {size} to {padded}",
             low_ns=0,
             evidence=[
-                fact(f"The costliest: {sizes}"),
+                fact(f"Largest: {sizes}"),
                 fact(
                     f"{plural(len(odd), 'product')}, {time_of(facts, int(duration[rows].sum()))}",
                     len(odd),
@@ -158,7 +158,7 @@ def _of_attention(facts: Facts, ops: Int64s) -> Evidence | None:
     count = int(np.isin(ops, attention.products).sum()) if attention is not None else 0
     if not count:
         return None
-    return fact(f"{count} of them of attention: a fused kernel does without", count, "products")
+    return fact(f"{count} of them in attention: a fused kernel avoids them", count, "products")
 
 
 def _left(product: Product, duration_ns: int, aligned: list[tuple[int, float]], memory: float) -> float:
@@ -184,8 +184,8 @@ def _rates(flops: int, aligned: list[tuple[int, float]]) -> list[float]:
 RULE = TraceRule(
     id="unaligned-half-dims",
     needs=(Window, KernelOps, MatrixProducts),
-    title="Half-precision matrix products have sizes that are no multiple of 8",
-    fix="Pad the sizes to a multiple of 8",
+    title="Half-precision GEMMs whose dimensions are not multiples of 8",
+    fix="Pad the dimensions to a multiple of 8",
     judge=judge,
     page=__doc__ or "",
     signs=re.compile(r"^aten::(mm|addmm|bmm|baddbmm)$"),

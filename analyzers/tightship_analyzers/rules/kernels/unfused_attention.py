@@ -1,4 +1,4 @@
-"""Attention is computed step by step, and its scores travel through memory.
+"""Unfused attention: softmax, scale and mask kernels on materialized scores.
 
 ## What it finds
 A softmax over scores of at least 128 × 128 between the matrix product that gives them and the one that takes them,
@@ -64,7 +64,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Attention scores travel through memory for {share_of(facts, claims)}",
+            title=f"Unfused attention: kernels on materialized scores take {share_of(facts, claims)}",
             where=where,
             fix="Use a fused kernel: F.scaled_dot_product_attention(q, k, v, …)",
             low_ns=0,
@@ -89,7 +89,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="unfused-attention",
     needs=(Window, KernelOps, PlainAttention),
-    title="Attention is computed step by step",
+    title="Unfused attention: materialized scores",
     fix="Use scaled_dot_product_attention",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""Data goes from the device to the host and straight back.
+"""Data is copied from the device to the host and straight back.
 
 ## What it finds
 A copy from the device of at least 4 KiB that is followed, in the same step, by a copy of equally many bytes to the
@@ -83,9 +83,9 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Data goes to the host and straight back for {share_of(facts, claims)}",
+            title=f"Round trips of data to the host take {share_of(facts, claims)}",
             where=where,
-            fix="Keep the data on the device: do there what is done between the two copies",
+            fix="Keep the data on the device; do the work between the two copies there",
             low_ns=0,
             high_ns=(claims | gaps).measure_ns,
             gap="copy",
@@ -133,8 +133,8 @@ def _computing(facts: Facts) -> Intervals:
 RULE = TraceRule(
     id="device-round-trip",
     needs=(Steps, KernelOps, BlockingCopies),
-    title="Data goes from the device to the host and straight back",
-    fix="Do on the device what is done in between",
+    title="Data is copied from the device to the host and straight back",
+    fix="Do the work in between on the device",
     judge=judge,
     page=__doc__ or "",
     signs=FROM_DEVICE,

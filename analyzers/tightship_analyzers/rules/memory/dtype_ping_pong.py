@@ -1,4 +1,4 @@
-"""Tensors are converted to another element type and straight back.
+"""Redundant dtype casts: tensors are converted to another type and straight back.
 
 ## What it finds
 Kernels that convert a tensor from one type to another (`float` → `c10::Half`) and, within the next few operators, a
@@ -71,12 +71,12 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Converting tensors to another type and straight back takes {share_of(facts, claims)}",
+            title=f"Redundant dtype casts take {share_of(facts, claims)}",
             where=where,
-            fix="Keep one type through the block: norms and activations accept half precision, or compile the block",
+            fix="Keep one dtype through the block: norms and activations accept half precision, or compile the block",
             low_ns=0,
             evidence=[
-                fact(f"The costliest: {types}, sizes {list(first.dims)}"),
+                fact(f"Largest: {types}, sizes {list(first.dims)}"),
                 fact(
                     f"{plural(len(pairs), 'round trip')}, {time_of(facts, int(events.dur_ns.sum()))}",
                     len(pairs),
@@ -93,8 +93,8 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="dtype-ping-pong",
     needs=(Window, KernelOps, Casts),
-    title="Tensors are converted to another type and straight back",
-    fix="Keep one type through the block",
+    title="Redundant dtype casts",
+    fix="Keep one dtype through the block",
     judge=judge,
     page=__doc__ or "",
     signs=re.compile("^aten::_to_copy$"),

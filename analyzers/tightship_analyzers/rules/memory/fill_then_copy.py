@@ -1,4 +1,4 @@
-"""A tensor is filled on the host and then copied to the device.
+"""A tensor is created on the host and then copied to the device.
 
 ## What it finds
 An operator that needs no data (`zeros`, `full`, `arange`, `randn` …) on the host, directly followed by a copy of its
@@ -69,9 +69,9 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Tensors filled on the host and copied to the device cost {share_of(facts, claims)}",
+            title=f"Tensors created on the host and copied to the device cost {share_of(facts, claims)}",
             where=where,
-            fix=f"Make the tensor where it is used: torch.{filler}(…, device=device)",
+            fix=f"Create the tensor on the device: torch.{filler}(…, device=device)",
             low_ns=within_window(facts, idle).measure_ns // 2,
             gap="copy",
             evidence=[
@@ -90,8 +90,8 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="fill-then-copy",
     needs=(Window, DeviceGaps, FilledCopies),
-    title="A tensor is filled on the host and then copied to the device",
-    fix="Make it on the device: device=",
+    title="A tensor is created on the host and then copied to the device",
+    fix="Create it on the device: device=",
     judge=judge,
     page=__doc__ or "",
     signs=re.compile("HtoD|HostToDevice"),

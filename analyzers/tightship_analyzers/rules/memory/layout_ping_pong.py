@@ -1,4 +1,4 @@
-"""Images are turned from one memory layout into another and back around every convolution.
+"""Memory-layout conversions around every convolution.
 
 ## What it finds
 Kernels that only change the layout of a tensor (cuDNN's `nchwToNhwcKernel` and `nhwcToNchwKernel`, MIOpen's
@@ -22,7 +22,7 @@ images = images.to(device, memory_format=torch.channels_last)
 The saving is the time of these kernels; its low end is half of it, for operators that do not keep channels last.
 
 ## Known misses
-Layout changes by `contiguous()` or `permute` cannot be told from copies that are needed. Weights that are converted
+Layout changes by `contiguous()` or `permute` cannot be distinguished from needed copies. Weights that are converted
 once per step remain where they are stored in another type.
 
 ## Source
@@ -68,7 +68,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Changing the layout of tensors around convolutions takes {share_of(facts, claims)}",
+            title=f"Memory-layout conversions around convolutions take {share_of(facts, claims)}",
             where=where,
             fix="Put model and images into channels-last memory: .to(memory_format=torch.channels_last)",
             low_ns=claims.measure_ns // 2,
@@ -89,7 +89,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="layout-ping-pong",
     needs=(Window, KernelOps),
-    title="Tensors change their memory layout around every convolution",
+    title="Memory-layout conversions around convolutions",
     fix="Use channels-last memory throughout",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""A batch is copied to the device from ordinary memory, and the host stands still meanwhile.
+"""Batches are copied to the device from pageable memory, which blocks the host.
 
 ## What it finds
 Copies to the device whose source is pageable memory (`Memcpy HtoD (Pageable -> Device)`), where the host waited and the
@@ -6,7 +6,7 @@ device idled for it; more than 1 % of the step.
 
 ## Why it costs
 The device can only read memory that the operating system keeps in place. From pageable memory the driver first copies
-piece by piece into a buffer of its own, at a fraction of the link's rate, and the call returns only when that is done.
+piece by piece into its own buffer, at a fraction of the link's rate, and the call returns only when that is done.
 
 ## Example
 ```python
@@ -27,7 +27,7 @@ and, where the device's link is known, what the copies take longer than from pin
 while nothing is computed. The high end is all of the copies: from pinned memory they can run beside the previous step.
 
 ## Known misses
-Copies of up to 64 KiB return at once; they only count where a synchronisation follows. Copies that the data loader or a
+Copies of up to 64 KiB return at once; they only count where a synchronization follows. Copies that the data loader or a
 save makes belong to those.
 
 ## Source
@@ -76,8 +76,8 @@ def judge(facts: Facts) -> Judgement:
         copies.pageable & copies.to_device,
         min_frac=NOISE_FRAC,
         left_frac=pinned_left(model.device, events.bytes, events.dur_ns) if model else None,
-        title=lambda cost: f"Copies from pageable memory hold host and device up for {share_of(facts, cost)}",
-        fix="Pin the batch and do not wait: DataLoader(…, pin_memory=True), batch.to(device, non_blocking=True)",
+        title=lambda cost: f"Copies from pageable memory idle the device for {share_of(facts, cost)}",
+        fix="Pin the batch, copy asynchronously: DataLoader(…, pin_memory=True), batch.to(device, non_blocking=True)",
         change=change("batch = batch.to(device)", "batch = batch.to(device, non_blocking=True)  # pin_memory=True"),
     )
 
@@ -85,7 +85,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="pageable-copy",
     needs=(Window, BlockingCopies),
-    title="A batch is copied to the device from pageable memory",
+    title="Batches are copied to the device from pageable memory",
     fix="Pin memory and copy with non_blocking=True",
     judge=judge,
     page=__doc__ or "",

@@ -1,10 +1,10 @@
-"""The host waits for a copy or a fill although nothing it does next needs the result.
+"""Host blocked in a copy or a fill whose result it does not need next.
 
 ## What it finds
 Copies and fills for which the host stood still: synchronous calls (`cudaMemcpy`, `cudaMemset`,
-`hipMemcpyWithStream`), a synchronisation right after a copy (`.to(device)` from pinned memory, `.cpu()`), where the
+`hipMemcpyWithStream`), a synchronization right after a copy (`.to(device)` from pinned memory, `.cpu()`), where the
 device idled for it; more than 1 % of the step. Copies to the device from pageable memory and reads of single values
-have rules of their own.
+have their own rules.
 
 ## Why it costs
 While it waits, the host issues nothing; when the copy is done the device has nothing left to do until the host has
@@ -56,7 +56,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         ~(copies.pageable & copies.to_device),
         min_frac=NOISE_FRAC,
-        title=lambda cost: f"The host waits for copies, and the device idles for {share_of(facts, cost)}",
+        title=lambda cost: f"Host blocked in synchronous copies; the device idles for {share_of(facts, cost)}",
         fix="Copy with non_blocking=True from and to pinned memory, and read the result a step later",
         change=change("metrics.append(logits.cpu())", "host.copy_(logits, non_blocking=True)  # pinned; read it later"),
     )
@@ -65,7 +65,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="synchronous-copy",
     needs=(Window, BlockingCopies),
-    title="The host waits for a copy",
+    title="Host blocked in a synchronous copy",
     fix="Copy with non_blocking=True from and to pinned memory",
     judge=judge,
     page=__doc__ or "",

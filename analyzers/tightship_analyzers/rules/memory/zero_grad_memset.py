@@ -1,4 +1,4 @@
-"""Gradients are filled with zeros instead of being dropped.
+"""Gradients are zeroed instead of set to None.
 
 ## What it finds
 Fills and kernels that `optimizer.zero_grad()` starts on the device; more than 1 % of the step.
@@ -61,9 +61,9 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Filling gradients with zeros takes {share_of(facts, claims)}",
+            title=f"Zeroing gradients takes {share_of(facts, claims)}",
             where=Where(place or optimizer),
-            fix="Drop the gradients instead: optimizer.zero_grad(set_to_none=True), the default since torch 2.0",
+            fix="Set gradients to None: optimizer.zero_grad(set_to_none=True), the default since torch 2.0",
             high_ns=2 * claims.measure_ns,
             evidence=[
                 fact(
@@ -82,7 +82,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="zero-grad-memset",
     needs=(Window, ZeroGrads),
-    title="Gradients are filled with zeros instead of being dropped",
+    title="Gradients are zeroed instead of set to None",
     fix="zero_grad(set_to_none=True)",
     judge=judge,
     page=__doc__ or "",

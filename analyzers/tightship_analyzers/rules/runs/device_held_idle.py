@@ -1,4 +1,4 @@
-"""A run holds its devices while nothing at all happens.
+"""Allocated devices sit idle: the run holds them while nothing happens.
 
 ## What it finds
 Stretches of a minute or more in which a run held a device, used less than 5 % of it, and no rank completed a step. A
@@ -17,7 +17,7 @@ upload(results)          # an hour on the host; the GPUs are still held
 ## Use instead
 ```python
 trainer.fit(model)
-submit("upload.py", devices=0)   # a job of its own, without a device
+submit("upload.py", devices=0)   # a separate job, without a device
 ```
 Let notebooks release their device after an idle time; give a job that may hang a time-out
 (`init_process_group(timeout=…)`).
@@ -62,9 +62,9 @@ def judge(history: RunHistory) -> Judgement:
     return [
         Finding(
             rule=RULE.id,
-            title=f"Devices are held and not used for {format_ns(total_ns)}, {format_frac(share)} of the run",
+            title=f"Devices are allocated and idle for {format_ns(total_ns)}, {format_frac(share)} of the run",
             place=devices[0] if len(devices) == 1 else f"{devices[0]} and {len(devices) - 1} more",
-            fix="Release the device when training ends or pauses: end the process, do the rest in a job without one",
+            fix="Release the device when training ends or pauses: end the process, do the rest in a CPU job",
             saving=Saving(
                 value=total_ns,
                 low=sum(length - MIN_WINDOW_NS for length, _, _ in windows),
@@ -94,7 +94,7 @@ def _utc(time_ns: int) -> str:
 
 RULE = RunRule(
     id="device-held-idle",
-    title="A run holds its devices while nothing happens",
+    title="Allocated devices sit idle",
     fix="Release the device when training ends or pauses",
     judge=judge,
     page=__doc__ or "",

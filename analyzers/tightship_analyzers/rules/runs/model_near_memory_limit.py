@@ -1,11 +1,11 @@
-"""A run leaves next to nothing of its devices' memory free.
+"""Device memory is nearly full.
 
 ## What it finds
 A run that uses 95 % or more of an accelerator's memory in at least half of its samples, from its first step on. A
 processor is not judged: its memory is the host's, which other programs share and swap stretches.
 
 ## Why it costs
-Nothing yet, so no saving is told: it is a risk. A longer sequence, a larger batch at the end of an epoch, an evaluation
+Nothing yet: it is a risk, without a saving. A longer sequence, a larger batch at the end of an epoch, an evaluation
 or memory in pieces too small to use ends the run with an out-of-memory error, and what it did since its last save is
 lost. Near the limit PyTorch's allocator also gives cached blocks back and asks again, which stops the device (rule
 `allocator-churn`).
@@ -35,7 +35,7 @@ take. Where little is missing, a smaller micro-batch with accumulation or activa
 ## Known misses
 Samples tell what is reserved, not what is needed: PyTorch's allocator keeps freed blocks, and JAX and TensorFlow take
 most of a device at their start. `torch.cuda.max_memory_allocated()` tells the need. Peaks between two samples are not
-seen. Where a device's processes cannot be told apart, the use of the whole device is taken for the run's.
+seen. Where a device's processes cannot be distinguished, the use of the whole device is taken for the run's.
 
 ## Source
 vLLM, which sizes itself to a device, leaves 10 % of it free by default (`gpu_memory_utilization=0.9`,
@@ -53,7 +53,7 @@ from tightship_analyzers.rules.runs.plan_advice import plan_evidence, plan_fix
 from tightship_platform.units import format_bytes, format_frac, plural
 
 SUSTAINED_FRAC = 0.5
-"""Share of the samples from which on it is how the run works and no moment of it."""
+"""Share of samples above which high usage counts as sustained."""
 MIN_SAMPLES = 30
 """Half a minute at one sample a second: less says nothing of a run."""
 SHOWN_DEVICES = 5
@@ -109,8 +109,8 @@ def judge(history: RunHistory) -> Judgement:
 
 RULE = RunRule(
     id="model-near-memory-limit",
-    title="A run leaves next to nothing of its devices' memory free",
-    fix="Train through a window of layers, by a plan from the workflow's own trace",
+    title="Device memory is nearly full",
+    fix="Offload layers, with a plan made from the workflow's own trace",
     judge=judge,
     page=__doc__ or "",
 )

@@ -1,4 +1,4 @@
-"""A run died because memory was not enough.
+"""Run failed out of memory.
 
 ## What it finds
 Runs that failed with an out-of-memory exception (`torch.OutOfMemoryError`, CUDA's and its libraries' words for it,
@@ -32,12 +32,12 @@ limit for the job help.
 
 The value is the device time outside of steps: start-up, and from the last step to the end. The next attempt spends it
 again for certain. What was done in steps since the last save is not seen, so the high end is all of the run's device
-time but what was held idle, which is a finding of its own. Of a run in which no step was counted that is the value,
+time but what was held idle, which is its own finding. Of a run in which no step was counted that is the value,
 too, and the low end is 0: where the counter does not see the optimizer, it may have saved some of its work.
 
 ## Known misses
 An exception in a process that never imported torch, or that ends with `os._exit`. A job that catches the exception and
-ends with a message of its own. A run whose launcher was killed with it is lost, not failed, and says nothing. Kills are
+ends with its own message. A run whose launcher was killed with it is lost, not failed, and says nothing. Kills are
 counted per control group: where several jobs share one, another job's counts, too.
 
 ## Source
@@ -76,7 +76,7 @@ def judge(history: RunHistory) -> Judgement:
     return [
         Finding(
             rule=RULE.id,
-            title=f"The run died because {lack} memory was not enough{_loss(saving, share)}",
+            title=f"The run failed: out of {lack} memory{_loss(saving, share)}",
             place=next(iter(history.device_names.values())) if len(history.device_names) == 1 else "",
             fix=plan_fix(history.workflow) if lack is Lack.DEVICE else HOST_FIX,
             saving=saving,
@@ -108,12 +108,12 @@ def _evidence(history: RunHistory, end: RunEnd, lack: Lack) -> list[Evidence]:
         found.append(fact(f"It ended with {end.error}"))
     if end.oom_kills:
         killed = plural(end.oom_kills, "process", "processes")
-        found.append(fact(f"The kernel killed {killed} of its control group for lack of memory", end.oom_kills))
+        found.append(fact(f"The kernel's OOM killer ended {killed} of its control group", end.oom_kills))
     for device, memory in history.memory.items() if lack is Lack.DEVICE else ():
         used = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
         found.append(fact(f"{history.device_names[device]}: at most {used} seen in use", memory.peak_bytes, "bytes"))
     if history.first_step_ns is None:
-        found.append(fact("It completed no step that was counted"))
+        found.append(fact("No completed step was counted"))
     if lack is Lack.DEVICE:
         found.append(plan_evidence(history.workflow))
     return found
@@ -121,8 +121,8 @@ def _evidence(history: RunHistory, end: RunEnd, lack: Lack) -> list[Evidence]:
 
 RULE = RunRule(
     id="out-of-memory-run",
-    title="A run died because memory was not enough",
-    fix="Train through a window of layers, by a plan from the workflow's own trace",
+    title="Run failed out of memory",
+    fix="Offload layers, with a plan made from the workflow's own trace",
     judge=judge,
     page=__doc__ or "",
 )

@@ -94,9 +94,9 @@ class Assembler:
         links = self._links()
         collectives = self._collectives(host_ops, op_rows, device_events, event_rows)
         names = Names(str(name) for name in columns.names)
-        is_told = np.zeros(len(host_ops), dtype=np.bool_)
-        is_told[collectives.row[~collectives.on_device]] = True
-        linked = launched_by_collectives(names, host_ops, is_told, launches, device_events)
+        is_recorded = np.zeros(len(host_ops), dtype=np.bool_)
+        is_recorded[collectives.row[~collectives.on_device]] = True
+        linked = launched_by_collectives(names, host_ops, is_recorded, launches, device_events)
         moves = (device_events.kind == EventKind.COPY) | (device_events.kind == EventKind.SET)
         _mark(device_events, linked & ~moves, Evidence.LINK)
         _mark(device_events, collectives.row[collectives.on_device], Evidence.ARGUMENTS)

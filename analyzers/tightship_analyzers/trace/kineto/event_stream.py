@@ -40,7 +40,7 @@ class Second(Protocol):
     """Another reader of the same text, see [Note: the second reader]."""
 
     def begins_at(self) -> int:
-        """The byte of the text from which on it reads; -1 while it has not told."""
+        """The byte of the text at which it starts to read; -1 until it is reported."""
 
     def members(self) -> dict[str, Any] | None:
         """Waits until it has read to the end: the top-level entries; None where it did not get there soundly."""

@@ -55,7 +55,7 @@ CATEGORIES_OF: dict[type, Container[str]] = {
     ArrowHead: (FORWARD_BACKWARD,),
     Moment: (ALLOCATIONS,),
 }
-"""What has a struct of its own and yet was read as one of these has a field of a wrong type."""
+"""What has its own struct and yet was read as one of these has a field of a wrong type."""
 OTHER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(_OTHER)
 NOT_JSON_NUMBER = re.compile(rb'(?<!\\)(":\s*)[-+]?(?:nan|inf|infinity)(?=\s*[,}\]])', re.IGNORECASE)
 Undecodable = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)

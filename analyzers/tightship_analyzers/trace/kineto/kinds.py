@@ -1,7 +1,7 @@
 """The events of Kineto's JSON as structs, one per category, that name only the fields which our tables hold.
 
 The decoder skips what is not named, and small structs are made and filled sooner than one with every field. Times are
-kept as text, for a float would lose nanoseconds; files of whole microseconds have structs of their own, with integers.
+kept as text, for a float would lose nanoseconds; files of whole microseconds have their own structs, with integers.
 """
 
 from __future__ import annotations

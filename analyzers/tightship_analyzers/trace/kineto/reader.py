@@ -22,7 +22,7 @@ def open_trace(
 ) -> Trace:
     """Reads one rank's trace in constant memory per event.
 
-    `source` is a path or an fsspec URL of Kineto JSON, plain or gzip (told apart by content, not by name).
+    `source` is a path or an fsspec URL of Kineto JSON, plain or gzip (distinguished by content, not by name).
     What is whole in a cut-off or damaged file is read; `Trace.warnings` says what is not.
 
     :param processes: with 2 a second process reads the end of a large local file meanwhile; it starts as processes of
@@ -41,7 +41,7 @@ def open_trace(
         if event_stream.rest_is_elsewhere and second is not None:
             second.append_to(columns)
             _check_count(columns, text, limits)
-            text.told_whole()
+            text.mark_complete()
     finally:
         if second is not None:
             second.stop()

@@ -61,7 +61,7 @@ class SecondReader:
         return cls(process, ours)
 
     def begins_at(self) -> int:
-        """The byte of the text from which on it reads; -1 while it has not told."""
+        """The byte of the text at which it starts to read; -1 until it is reported."""
         if self._begins_at < 0:
             with contextlib.suppress(EOFError, OSError):
                 if self._connection.poll():

@@ -1,7 +1,7 @@
 """Where the values of a JSON array end, found without decoding them.
 
 [Note: how the text is cut]
-A trace is cut at event boundaries so that only a block of it is in memory. Two cutters work together:
+A trace is cut at event boundaries so that only a block of it is in memory. Two splitters work together:
 
 - The fast one knows how this file separates events (`\\n  },\\n  {` in Kineto's layout) and takes the last such
   place in the block. It may be fooled, by an argument that looks like an event. But the text starts at an event, and

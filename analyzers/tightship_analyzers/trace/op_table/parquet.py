@@ -86,7 +86,7 @@ def _opened_url(location: str, shown: str) -> IO[bytes]:
         file: IO[bytes] = fsspec.open(location, "rb").open()
     except FileNotFoundError:
         raise OpTableError(f"No op table at {shown}") from None
-    except Exception as error:  # Each file system raises errors of its own library.
+    except Exception as error:  # Each file system raises its own library's errors.
         raise OpTableError(f"Op table {shown} cannot be opened: {clean(str(error), 300)}") from error
     return file
 

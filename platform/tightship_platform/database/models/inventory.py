@@ -21,7 +21,7 @@ class Host(Base):
     info: Mapped[json_dict]
     """System facts: cpus, memory_bytes, kernel, boot_id."""
     sources: Mapped[json_list]
-    """State of each source as the agent last told it: name, state, detail."""
+    """State of each source as the agent last reported it: name, state, detail."""
 
     devices: Mapped[list[Device]] = relationship(back_populates="host", cascade="all, delete-orphan")
 

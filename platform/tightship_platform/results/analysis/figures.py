@@ -46,7 +46,7 @@ class StepFigures:
     idle_causes: dict[str, int] | None
     """Cause → ns of the device's idle time."""
     exposed_causes: dict[str, int] | None
-    """Cause → ns of communication that nothing hid."""
+    """Cause → ns of exposed communication."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,7 @@ class RankFigures:
     overlap: Overlap | None
     """Communication and what hid it."""
     by_patterns: DeviceTime | None
-    """The same with communication told by the name patterns of HolisticTraceAnalysis; null where nothing differs."""
+    """The same with communication recognized by the names of HolisticTraceAnalysis; null where nothing differs."""
     communication_inferred: int
     """Device events that count as communication by their name alone."""
     idle_by_stream: list[StreamIdle]

@@ -24,7 +24,7 @@ REPEATS = 60
 
 
 def events(count: int = REPEATS) -> list[dict[str, object]]:
-    """The small trace again and again, with names, threads and links of their own."""
+    """The small trace again and again, each time with other names, threads and links."""
     made = []
     for number in range(count):
         for event in trace_files.EVENTS:

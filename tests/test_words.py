@@ -1,0 +1,107 @@
+"""One list of words that this project replaced by ordinary English in the field's terms; none may come back.
+
+The offload package, its docs and its tests follow with their own issue. What the program prints is made from these
+files: help texts and rule pages are generated into docs/, which are searched, too.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+IDENTIFIERS = (
+    *("is_untold", "untold", "point_home", "Ledger", "zero_edit", "take_back", "undistort", "uplink", "last_words"),
+    *("side_by_side", "capture_flow", "place_book", "holdings", "second_reader", "inject_later", "verdict_words"),
+    *("step_pace", "told", "wished", "wishes", "happens_before", "dearest"),
+)
+"""Replaced names, found as whole words or as a part of a name between underscores."""
+
+PHRASES = (
+    r"(?:is|are|was|were|be|been) told",
+    r"anew",
+    r"how manieth",
+    r"but for",
+    r"from which on",
+    r"(?:stands?|stood) in a (?:copy|synchroni[sz]ation|collective)",
+    r"(?:runs?|ran) dry",
+    r"an? (?:[\w-]+ )?[\w-]+ of (?:its|their|our|his) own",
+    r"works \d+(?:\.\d+)? %",
+    r"wish(?:es)?",
+    r"desk",
+    r"synchronis\w+",
+)
+"""Regular expressions; a space stands for any white space, because lines break anywhere."""
+
+ELSEWHERE = (
+    "offload/",
+    "docs/offload",
+    "tests/offload/",
+    "tests/support/offload_",
+    "tests/data/",
+    "examples/data/",
+    "tests/test_words.py",
+    "analyzers/tightship_analyzers/report/",
+    "tests/analyzers/report/",
+)
+"""The offload issue's files, other programs' recordings, a poem, and the report, which changes with its model."""
+
+_GAP = r"[\s#]+"
+_NAMES = rf"(?<![a-zA-Z])(?:{'|'.join(IDENTIFIERS)})(?![a-zA-Z])"
+_WORDS = re.compile(
+    "|".join([_NAMES, *(rf"(?<!\w){phrase.replace(' ', _GAP)}(?!\w)" for phrase in PHRASES)]), re.IGNORECASE
+)
+
+
+def words_in(text: str) -> list[str]:
+    """Listed words that a text holds, each with its line."""
+    return [f"{text.count(chr(10), 0, one.start()) + 1}: {one.group()}" for one in _WORDS.finditer(text)]
+
+
+def files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    return [ROOT / name for name in listed if name and not name.startswith(ELSEWHERE)]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        *IDENTIFIERS,
+        *("run.is_untold", "def point_home(self) -> None:", "MAX_HOLDINGS = 3"),
+        *("A file that cannot be read is told.", "made\n    anew", "the how manieth of them", "all but\n# for one"),
+        *(
+            "the share from which on it counts",
+            "The host stands in a copy",
+            "the device ran dry",
+            "a bar of its\n  own",
+        ),
+        *("The device works 6.0 % of the step", "on a desk", "a synchronisation"),
+    ],
+)
+def test_a_planted_word_is_found(planted: str) -> None:
+    assert words_in(f"Before.\n{planted}\nAfter.")
+
+
+@pytest.mark.parametrize(
+    "plain", ["at the end of its own last step", "a desktop", "not built for", "retold", "a network of roles"]
+)
+def test_ordinary_english_is_not_found(plain: str) -> None:
+    assert not words_in(plain)
+
+
+def test_no_replaced_word_is_left() -> None:
+    found = {}
+    for path in files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+        if words := [*words_in(path.name), *words_in(text)]:
+            found[str(path.relative_to(ROOT))] = words
+    assert found == {}
