@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tightship_analyzers.analysis.named_traces import ReadingBars, named_traces
 from tightship_analyzers.analysis.sources import open_source
@@ -15,6 +14,7 @@ from tightship_analyzers.metrics.step_filter import without_last_step
 from tightship_analyzers.metrics.trace_diff import DiffRow, Total, TraceDiff, TraceTotals, trace_diff
 from tightship_platform.errors import TightshipError
 from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.results.trace_diff import DiffChange, DiffReport, DiffSide, DiffTotal
 from tightship_platform.text import shown
 
 
@@ -32,19 +32,19 @@ class Group:
     totals: TraceTotals
     account: StepAccount
 
-    def as_dict(self) -> dict[str, Any]:
-        """Its part of what `tightship diff --json` prints."""
-        return {
-            "path": self.path,
-            "traces": list(self.traces),
-            "steps": self.totals.steps,
-            "devices": list(self.account.devices),
-            "step_ns": self.account.step_ns,
-            "judged_steps": self.account.steps,
-            "parts_ns": {part: ns for part, ns in self.account.parts_ns.items() if ns},
-            "skipped": list(self.skipped),
-            "warnings": list(self.warnings),
-        }
+    def as_record(self) -> DiffSide:
+        """The public record of this side."""
+        return DiffSide(
+            path=self.path,
+            traces=list(self.traces),
+            steps=self.totals.steps,
+            devices=list(self.account.devices),
+            step_ns=self.account.step_ns,
+            judged_steps=self.account.steps,
+            parts_ns={part: ns for part, ns in self.account.parts_ns.items() if ns},
+            skipped=list(self.skipped),
+            warnings=list(self.warnings),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +55,15 @@ class OfflineDiff:
     after: Group
     diff: TraceDiff
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_record(self) -> DiffReport:
         """What `tightship diff --json` prints: totals in exact integers, times per step and rank, or per recording."""
-        return {
-            "before": self.before.as_dict(),
-            "after": self.after.as_dict(),
-            "unit": self.diff.unit.value,
-            "absent": [part.value for part in self.diff.absent],
-            "rows": [_row(row) for row in self.diff.rows],
-        }
+        return DiffReport(
+            before=self.before.as_record(),
+            after=self.after.as_record(),
+            unit=self.diff.unit.value,
+            absent=[part.value for part in self.diff.absent],
+            rows=[_change(row) for row in self.diff.rows],
+        )
 
 
 def diff_paths(before: str, after: str, *, all_steps: bool = False, progress: bool = False) -> OfflineDiff:
@@ -109,19 +109,19 @@ def _group(path: str, *, progress: bool, all_steps: bool) -> Group:
     return Group(path=path, traces=read, skipped=skipped, warnings=warnings, totals=totals, account=account)
 
 
-def _row(row: DiffRow) -> dict[str, Any]:
-    return {
-        "part": row.part.value,
-        "name": row.name,
-        "change": row.change.value,
-        "before": _total(row.before),
-        "after": _total(row.after),
-        "before_ns_per_unit": row.before_ns,
-        "after_ns_per_unit": row.after_ns,
-        "growth_ns_per_unit": row.growth_ns,
-        "within": row.within,
-    }
+def _change(row: DiffRow) -> DiffChange:
+    return DiffChange(
+        part=row.part.value,
+        name=row.name,
+        change=row.change.value,
+        before=_total(row.before),
+        after=_total(row.after),
+        before_ns_per_unit=row.before_ns,
+        after_ns_per_unit=row.after_ns,
+        growth_ns_per_unit=row.growth_ns,
+        within=row.within,
+    )
 
 
-def _total(total: Total) -> dict[str, int]:
-    return {"count": total.count, "host_ns": total.host_ns, "device_ns": total.device_ns}
+def _total(total: Total) -> DiffTotal:
+    return DiffTotal(count=total.count, host_ns=total.host_ns, device_ns=total.device_ns)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.results.trace_diff import DiffReport
 
 
 @click.command()
@@ -14,13 +15,7 @@ import click
 @click.option(
     "--limit", type=click.IntRange(min=1), default=15, show_default=True, help="Changes to show of each part."
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object with all names. Keys: before{step_ns, parts_ns{…}, devices[], …}, after{…}, unit, "
-    "absent[], rows[part, name, change, before{count, host_ns, device_ns}, after{…}, growth_ns_per_unit].",
-)
+@json_option(DiffReport, "Print one JSON object with all names.")
 def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) -> None:
     """Say how the step changed from BEFORE to AFTER, and what appeared, vanished, grew and shrank, per kernel, operator
     and module.
@@ -33,7 +28,7 @@ def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) ->
 
     result = diff_paths(before, after, all_steps=all_steps, progress=not as_json)
     if as_json:
-        click.echo(json.dumps(result.as_dict(), indent=2))
+        print_json(result.as_record())
         return
     from tightship_analyzers.report.diff import print_diff
 

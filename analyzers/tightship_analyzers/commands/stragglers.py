@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.results.what_if import StragglerReport
 
 
 @click.command()
 @click.argument("path")
 @click.option("--workers", is_flag=True, help="Replay every single worker too: two replays each.")
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Rows to show of each part.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object with all rows. Keys: slowdown, launch_slowdown, steps[step, measured_ns, actual_ns, "
-    "ideal_ns, slowdown], dp_ranks[], stages[], op_types[], workers[] (each key, slowdown, saving_ns), "
-    "worst_workers{…}, last_stage{…}, simulation_error_frac{…}, warnings[].",
-)
+@json_option(StragglerReport, "Print one JSON object with all rows.")
 def stragglers(path: str, workers: bool, limit: int, as_json: bool) -> None:
     """Say how much faster a job's steps were if nothing straggled, and who is to blame for the difference.
 
@@ -31,6 +25,6 @@ def stragglers(path: str, workers: bool, limit: int, as_json: bool) -> None:
 
     job = WhatIf(open_table(path))
     if as_json:
-        click.echo(json.dumps(figures(job, workers=workers), indent=2))
+        print_json(figures(job, workers=workers))
     else:
         print_stragglers(job, path, workers=workers, limit=limit)

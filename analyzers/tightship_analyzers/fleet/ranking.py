@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import select, update
@@ -67,7 +67,7 @@ def _number(rows: Iterable[Opportunity]) -> None:
 
 def _update(row: Opportunity, ranked: Ranked, now: int) -> None:
     """Only what changed is written, so that a quiet fleet causes no writes."""
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "title": ranked.title,
         "rules": list(ranked.rules),
         "findings": list(ranked.findings),
@@ -126,7 +126,7 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
     ]
 
 
-def _claims(summary: dict[str, Any]) -> list[Claim]:
+def _claims(summary: Mapping[str, Any]) -> list[Claim]:
     return [
         Claim(
             rules=tuple(claim["rules"]),

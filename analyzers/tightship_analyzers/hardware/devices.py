@@ -184,7 +184,7 @@ def _parsed(text: str, shown: str) -> tuple[Device, ...]:
     return tuple(found)
 
 
-def _device(entry: dict[str, Any], where: str) -> Device:
+def _device(entry: Mapping[str, object], where: str) -> Device:
     unknown = [name for name in entry if name not in _KNOWN]
     if unknown:
         raise HardwareError(f"{where} has the entry {_one_line(unknown[0])!r}; known: {', '.join(_KNOWN)}")

@@ -82,7 +82,7 @@ def hardware() -> HardwareSpec:
     )
 
 
-def _gpu_links() -> dict[str, Any]:
+def _gpu_links() -> dict[str, float]:
     import torch
 
     host = [torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -115,7 +115,7 @@ def _gpu_links() -> dict[str, Any]:
     }
 
 
-def _cpu_links() -> dict[str, Any]:
+def _cpu_links() -> dict[str, float]:
     """Copies within host memory, by one thread each way, as the CPU backend makes them."""
     import torch
 

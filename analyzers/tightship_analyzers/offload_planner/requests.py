@@ -115,7 +115,7 @@ def create(session: Session, request: Request, *, now: int | None = None) -> boo
     waiting = session.scalar(select(func.count()).where(PlanRequest.state.in_(_UNFINISHED))) or 0
     if waiting >= MOST_WAITING:
         raise Conflict(f"{waiting} plans wait already; try again in a minute, and see that `tightship worker` runs")
-    fresh: dict[str, Any] = {
+    fresh: dict[str, object] = {
         "request": request.encode(),
         "state": PlanState.REQUESTED.value,
         "stage": "waiting for a worker",

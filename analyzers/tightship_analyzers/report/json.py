@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
 
 
-def analysis_json(analysis: RunAnalysis, *, facts: bool = False) -> dict[str, Any]:
+def analysis_json(analysis: RunAnalysis, *, facts: bool = False) -> dict[str, object]:
     """The keys of `tightship analyze --json`: of each rank the summary and the figures lie in one object.
 
     Records are left as they are, for `json.dumps(…, default=fields_of)`.
@@ -25,6 +23,6 @@ def analysis_json(analysis: RunAnalysis, *, facts: bool = False) -> dict[str, An
     }
 
 
-def _rank_json(one: RankAnalysis, *, facts: bool) -> dict[str, Any]:
+def _rank_json(one: RankAnalysis, *, facts: bool) -> dict[str, object]:
     known = {"rank": one.rank, "source": one.source, **vars(one.summary), **vars(one.figures)}
     return known | {"facts": one.facts} if facts else known

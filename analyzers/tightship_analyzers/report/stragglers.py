@@ -9,6 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tightship_analyzers.stragglers import Contribution, Share, WhatIf, Worker
+from tightship_platform.results.what_if import (
+    ErrorFrac,
+    StragglerReport,
+    StragglerRow,
+    StragglerShare,
+    StragglerStep,
+    StragglerWorker,
+)
 from tightship_platform.terminal import Column, print_table, printable
 from tightship_platform.units import format_frac, format_ns, plural
 
@@ -16,17 +24,17 @@ SAME_FRAC = 0.01
 """A slowdown within this of 1 is no slowdown: the replay's own error is of this size."""
 
 
-def figures(job: WhatIf, *, workers: bool = False) -> dict[str, Any]:
-    """What `tightship stragglers --json` prints; times are mean ns per step, missing values null."""
+def figures(job: WhatIf, *, workers: bool = False) -> StragglerReport:
+    """What `tightship stragglers --json` prints; missing values are null."""
     errors = job.simulation_error_frac
-    return {
-        "slowdown": job.slowdown,
-        "launch_slowdown": job.launch_slowdown,
-        "measured_ns": float(job.measured_ns.mean()),
-        "actual_ns": float(job.actual_ns.mean()),
-        "ideal_ns": float(job.ideal_ns.mean()),
-        "steps": [
-            {"step": step, "measured_ns": measured, "actual_ns": actual, "ideal_ns": ideal, "slowdown": slowdown}
+    return StragglerReport(
+        slowdown=job.slowdown,
+        launch_slowdown=job.launch_slowdown,
+        measured_ns=float(job.measured_ns.mean()),
+        actual_ns=float(job.actual_ns.mean()),
+        ideal_ns=float(job.ideal_ns.mean()),
+        steps=[
+            StragglerStep(step=step, measured_ns=measured, actual_ns=actual, ideal_ns=ideal, slowdown=slowdown)
             for step, measured, actual, ideal, slowdown in zip(
                 job.grid.steps.tolist(),
                 job.measured_ns.tolist(),
@@ -36,37 +44,37 @@ def figures(job: WhatIf, *, workers: bool = False) -> dict[str, Any]:
                 strict=True,
             )
         ],
-        "dp_ranks": _rows(job.by_dp_rank),
-        "stages": _rows(job.by_stage),
-        "op_types": _rows(job.by_op_type),
-        "workers": _rows(job.by_worker) if workers else _scores(job),
-        "worst_workers": _share(job.worst_workers_share),
-        "last_stage": _share(job.last_stage_share),
-        "simulation_error_frac": {"mean": float(errors.mean()), "max": float(errors.max())},
-        "warnings": list(job.warnings),
-    }
+        dp_ranks=_rows(job.by_dp_rank),
+        stages=_rows(job.by_stage),
+        op_types=_rows(job.by_op_type),
+        workers=_rows(job.by_worker) if workers else _scores(job),
+        worst_workers=_share(job.worst_workers_share),
+        last_stage=_share(job.last_stage_share),
+        simulation_error_frac=ErrorFrac(mean=float(errors.mean()), max=float(errors.max())),
+        warnings=list(job.warnings),
+    )
 
 
-def _rows(rows: Sequence[Contribution[Any]]) -> list[dict[str, Any]]:
-    return [{"key": _key(row.key), "slowdown": row.slowdown, "saving_ns": row.saving_ns} for row in rows]
+def _rows(rows: Sequence[Contribution[Any]]) -> list[StragglerRow]:
+    return [StragglerRow(key=_key(row.key), slowdown=row.slowdown, saving_ns=row.saving_ns) for row in rows]
 
 
-def _scores(job: WhatIf) -> list[dict[str, Any]]:
+def _scores(job: WhatIf) -> list[StragglerRow]:
     """Without a replay of each worker there is the published estimate, and no saving."""
-    return [{"key": _key(key), "slowdown": score, "saving_ns": None} for key, score in job.worker_scores.items()]
+    return [StragglerRow(key=_key(key), slowdown=score, saving_ns=None) for key, score in job.worker_scores.items()]
 
 
-def _key(key: Any) -> Any:
-    return {"rank": key.rank, "dp_rank": key.dp_rank, "stage": key.stage} if isinstance(key, Worker) else key
+def _key(key: int | str | Worker) -> int | str | StragglerWorker:
+    return StragglerWorker(rank=key.rank, dp_rank=key.dp_rank, stage=key.stage) if isinstance(key, Worker) else key
 
 
-def _share(share: Share) -> dict[str, Any]:
-    return {
-        "repaired_ns": share.repaired_ns,
-        "alone_ns": share.alone_ns,
-        "removed_frac": share.removed_frac,
-        "added_frac": share.added_frac,
-    }
+def _share(share: Share) -> StragglerShare:
+    return StragglerShare(
+        repaired_ns=share.repaired_ns,
+        alone_ns=share.alone_ns,
+        removed_frac=share.removed_frac,
+        added_frac=share.added_frac,
+    )
 
 
 def print_stragglers(job: WhatIf, path: str, *, workers: bool, limit: int) -> None:

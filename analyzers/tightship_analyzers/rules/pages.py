@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tightship_analyzers.findings.model import AnyRule, Rule, Scope
+from tightship_platform.results.rule import RulePage
 
 _SCOPES = {
     Scope.TRACE: "one rank's trace; the saving is in ns per step, without steps in ns per recording",
@@ -19,14 +18,14 @@ def page_text(rule: Rule) -> str:
     return f"# {rule.id}\n\n{summary}\n\n*Judges {_SCOPES[rule.scope]}. In short: {rule.fix}.*\n\n{body.strip()}\n"
 
 
-def rule_dict(rule: AnyRule) -> dict[str, Any]:
-    """The public form of a rule."""
-    return {
-        "rule": rule.id,
-        "title": rule.title,
-        "scope": rule.scope.value,
-        "needs": [need.__name__ for need in rule.needs],
-        "unit": rule.scope.unit,
-        "fix": rule.fix,
-        "page": page_text(rule),
-    }
+def rule_record(rule: AnyRule) -> RulePage:
+    """The public record of a rule."""
+    return RulePage(
+        rule=rule.id,
+        title=rule.title,
+        scope=rule.scope.value,
+        needs=[need.__name__ for need in rule.needs],
+        unit=rule.scope.unit.value,
+        fix=rule.fix,
+        page=page_text(rule),
+    )

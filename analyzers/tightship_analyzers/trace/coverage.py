@@ -8,7 +8,8 @@ up to some moment; after it the device would look idle, and a file without any d
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def coverage(
     launches: Launches,
     device_events: DeviceEvents,
     written: Int64s,
-    properties: dict[str, Any],
+    properties: Mapping[str, object],
     start_ns: int,
     *,
     cut_off: bool,
@@ -64,7 +65,7 @@ def coverage(
     return "gpu", min([last_ns, *host_ops.start_ns[missing][:1].tolist()])
 
 
-def _names_device(properties: dict[str, Any]) -> bool:
+def _names_device(properties: Mapping[str, object]) -> bool:
     """Does the header of a file tell of an accelerator, though perhaps the job did not use it?"""
     distributed = properties.get("distributedInfo")
     backend = str(distributed.get("backend")) if isinstance(distributed, dict) else ""

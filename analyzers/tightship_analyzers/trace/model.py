@@ -6,8 +6,9 @@ Nothing here knows a file format, and nothing here judges.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from tightship_analyzers.trace.columns import (
     Annotations,
@@ -83,7 +84,7 @@ class Trace:
     """`cpu`: no accelerator was used, so the operators themselves are the device timeline."""
     rank: int | None
     world_size: int | None
-    distributed: dict[str, Any]
+    distributed: Mapping[str, object]
     """`distributedInfo` as the trace gives it."""
     base_ns: int
     """What was added to the file's times; 0 where they were absolute already or no base is known."""
@@ -106,7 +107,7 @@ class Trace:
     names: Names
     threads: tuple[Thread, ...]
     shapes: tuple[Shapes, ...]
-    properties: dict[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, object] = field(default_factory=dict)
     """The other top-level entries of the file (`deviceProperties`, `with_stack`, `host_name`, …)."""
 
     host_ops: HostOps

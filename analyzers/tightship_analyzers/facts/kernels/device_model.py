@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from tightship_analyzers import hardware
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
@@ -54,7 +55,7 @@ class DeviceUnits:
         return model if isinstance(model, NotApplicable) else cls(model.device.units)
 
 
-def reported_properties(facts: Facts) -> dict[str, Any]:
+def reported_properties(facts: Facts) -> Mapping[str, object]:
     """What the device of this name says about itself (`deviceProperties`); empty where the trace holds nothing."""
     listed = facts.trace.properties.get("deviceProperties")
     for entry in listed if isinstance(listed, list) else ():
@@ -63,5 +64,5 @@ def reported_properties(facts: Facts) -> dict[str, Any]:
     return {}
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

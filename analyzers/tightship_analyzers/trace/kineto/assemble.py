@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -60,7 +60,7 @@ class Assembler:
     """Builds one `Trace`; used once."""
 
     def __init__(
-        self, columns: EventColumns, members: dict[str, Any], limits: Limits, *, cut_off: bool = False
+        self, columns: EventColumns, members: Mapping[str, object], limits: Limits, *, cut_off: bool = False
     ) -> None:
         self._cut_off = cut_off
         self.warnings: list[str] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from tightship_analyzers.trace.blocks import TextSource
 from tightship_analyzers.trace.kineto.events import (
@@ -42,7 +42,7 @@ class Second(Protocol):
     def begins_at(self) -> int:
         """The byte of the text at which it starts to read; -1 until it is reported."""
 
-    def members(self) -> dict[str, Any] | None:
+    def members(self) -> dict[str, object] | None:
         """Waits until it has read to the end: the top-level entries; None where it did not get there soundly."""
 
 
@@ -50,7 +50,7 @@ class EventStream:
     """Iterating yields lists of decoded events; afterwards `members`, `lost` and `warnings` tell the rest."""
 
     def __init__(self, text: TextSource, limits: Limits, second: Second | None = None) -> None:
-        self.members: dict[str, Any] = {}
+        self.members: dict[str, object] = {}
         """The small top-level entries beside the events."""
         self.lost = 0
         """Events that could not be decoded."""

@@ -123,7 +123,7 @@ def _decode_loosely(text: bytes) -> list[Event]:
         return []
     args = value.get("args")
     wide = {key: _plain(item) for key, item in (args if isinstance(args, dict) else {}).items()}
-    plain: dict[str, Any] = {key: _plain(item) for key, item in value.items() if key not in ("ts", "dur", "args")}
+    plain: dict[str, object] = {key: _plain(item) for key, item in value.items() if key not in ("ts", "dur", "args")}
     plain["args"] = {key: item for key, item in wide.items() if not isinstance(item, float)}
     for key in ("ts", "dur"):
         if key in value:

@@ -17,7 +17,7 @@ import signal
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from tightship_analyzers.trace.blocks import GZIP_MAGIC, TextSource
 from tightship_analyzers.trace.kineto.columns import EventColumns
@@ -68,10 +68,10 @@ class SecondReader:
                     self._begins_at = self._connection.recv()
         return self._begins_at
 
-    def members(self) -> dict[str, Any] | None:
+    def members(self) -> dict[str, object] | None:
         """The top-level entries of the file, once it has read to the end; None where it did not get there soundly."""
         with contextlib.suppress(EOFError, OSError):
-            members: dict[str, Any] = self._connection.recv()
+            members: dict[str, object] = self._connection.recv()
             return members
         return None
 
