@@ -22,7 +22,7 @@ from tightship_platform.results.not_applicable import NotApplicable
 LEAST_TOGETHER_FRAC = 0.5
 """Of the collectives that were put together, so many have to run on all their ranks at one moment."""
 MIN_TO_ALIGN = 3
-"""Collectives of a kernel from which on clocks tell which belong together."""
+"""Collectives of a kernel above which the clocks say which belong together."""
 MOST_SHIFT = 4
 """Ordinals that one rank may be ahead beyond the difference in number."""
 CLOSE_FRAC = 0.25
