@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
             return None
         command = entry.load()
         if not isinstance(command, click.Command):
-            raise TypeError(f"entry point {entry.value} is no click command")
+            raise TypeError(f"entry point {entry.value} is not a click command")
         return command
 
 

@@ -87,7 +87,7 @@ class ApiClient:
                 for chunk in response.iter_bytes():
                     size += len(chunk)
                     if size > max_bytes:
-                        raise TooLarge(f"What {self.server} sends for {path} exceeds {format_bytes(max_bytes)}")
+                        raise TooLarge(f"The answer of {self.server} for {path} exceeds {format_bytes(max_bytes)}")
                     file.write(chunk)
         except httpx.HTTPError as error:
             raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
@@ -101,7 +101,7 @@ class ApiClient:
             try:
                 return response.json() if response.content else None
             except ValueError as error:
-                raise ServerUnreachable(self.server, "what answers there is no tightship") from error
+                raise ServerUnreachable(self.server, "what answers there is not a tightship server") from error
         raise self._refusal(method, path, response)
 
     def _refusal(self, method: str, path: str, response: httpx.Response) -> ApiError:

@@ -198,7 +198,7 @@ def test_a_database_of_something_else_is_left_alone(settings: Settings) -> None:
     _execute(settings, "CREATE TABLE customers (id INTEGER)")
     before = _fingerprint(settings)
     for action in (databases.open_database, databases.upgrade):
-        with pytest.raises(SchemaMismatch, match=r"is no tightship database \(it holds 'customers'\)"):
+        with pytest.raises(SchemaMismatch, match=r"is not a tightship database \(it holds 'customers'\)"):
             action(settings)
     assert _fingerprint(settings) == before
 
@@ -251,7 +251,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path.write_bytes(b"dear diary, " * 1000)
     settings = Settings(home=tmp_path)
     for action in (databases.open_database, databases.upgrade):
-        with pytest.raises(SchemaMismatch, match="is no tightship database"):
+        with pytest.raises(SchemaMismatch, match="is not a tightship database"):
             action(settings)
     assert path.read_bytes() == b"dear diary, " * 1000
     assert list(tmp_path.iterdir()) == [path]

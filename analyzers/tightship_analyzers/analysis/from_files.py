@@ -54,7 +54,7 @@ def _check_untraced(wanted: Wanted, parts: Sequence[RankPart]) -> None:
         return
     recorded = [step.mean for one in parts if (step := one.analysis.summary.step_ns)]
     if not recorded:
-        raise TightshipError("--untraced-step says nothing here: no trace holds a whole step; leave it out")
+        raise TightshipError("--untraced-step does not apply: no trace holds a whole step; leave it out")
     if given > max(recorded):
         raise Invalid(
             "Untraced step",

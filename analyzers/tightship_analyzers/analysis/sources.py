@@ -41,5 +41,5 @@ def open_source(source: str, progress: Progress | None = None, processes: int = 
 
     table = stragglers.open(match["path"])
     if match["rank"] is None:
-        raise TightshipError(f"{shown(source, 200)} holds many ranks; name one: {shown(source, 200)}#rank=0")
+        raise TightshipError(f"{shown(source, 200)} holds several ranks; name one: {shown(source, 200)}#rank=0")
     return stragglers.rank_trace(table, int(match["rank"]))

@@ -32,7 +32,7 @@ def _write_page(result: RunAnalysis, path: str) -> None:
     try:
         Path(path).write_text(page(result), encoding="utf-8")
     except OSError as error:
-        raise TightshipError(f"The page cannot be written to {path!r}: {error.strerror or error}") from None
+        raise TightshipError(f"The report cannot be written to {path!r}: {error.strerror or error}") from None
 
 
 def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
@@ -47,21 +47,23 @@ def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--rank", type=Count(min=0), metavar="RANK", help="Judge only the trace of this rank.")
+@click.option("--rank", type=Count(min=0), metavar="RANK", help="Analyze only this rank.")
 @click.option(
     "--step",
     metavar="STEP",
-    help="Judge only this step: its number, counted from 0, or its mark, such as ProfilerStep#12.",
+    help="Analyze only this step: its number, counted from 0, or its mark, such as ProfilerStep#12.",
 )
 @click.option(
     "--rule",
     "rules",
     multiple=True,
     metavar="ID",
-    help="Judge by this rule only; may be given several times. `tightship rules` lists them.",
+    help="Apply only this rule; repeatable. `tightship rules` lists them.",
 )
 @click.option(
-    "--all-steps", is_flag=True, help="Device figures count the last marked step too, which recording usually cut off."
+    "--all-steps",
+    is_flag=True,
+    help="Include the last marked step in device figures; the profiler usually cuts it off.",
 )
 @click.option(
     "--untraced-step",
@@ -69,14 +71,18 @@ def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -
     callback=_duration_ns,
     help="Mean step without profiling, such as 120ms; savings are then given in such steps.",
 )
-@click.option("--explain", is_flag=True, help="Show also which facts were derived, what each cost and who used it.")
+@click.option(
+    "--explain", is_flag=True, help="Also show which facts were derived, their cost and which rules used them."
+)
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write the verdict as one page that needs nothing else.",
+    help="Write the report as one self-contained HTML page.",
 )
-@click.option("--jobs", type=Count(min=1), metavar="COUNT", help="Files to read at once.  [default: one per processor]")
+@click.option(
+    "--jobs", type=Count(min=1), metavar="COUNT", help="Files to read in parallel.  [default: one per processor]"
+)
 @click.option(
     "--json",
     "as_json",
@@ -97,11 +103,11 @@ def analyze(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Say where the steps of a trace went, what to change, and what that would bring.
+    """Show where the time of a trace's steps went, what to change, and what that saves.
 
-    PATH is a trace as torch.profiler or Kineto writes it (.json or .json.gz), a URL of one, or a folder: then every
-    trace in it; or a table of operations (.parquet): then every rank of it. Several files are taken for the ranks of
-    one run. Unreadable files are reported; the others are still analyzed. The exit code is then 2.
+    PATH is a trace as torch.profiler or Kineto writes it (.json or .json.gz), a URL of one, a folder of traces, or a
+    table of operations (.parquet) with all its ranks. Several files count as the ranks of one run. Unreadable files are
+    reported; the others are still analyzed. The exit code is then 2.
     """
     from tightship_analyzers.analysis.from_files import analyze_paths
     from tightship_analyzers.analysis.rank_processes import cores

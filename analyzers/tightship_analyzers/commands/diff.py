@@ -11,18 +11,16 @@ from tightship_platform.results.trace_diff import DiffReport
 @click.command()
 @click.argument("before")
 @click.argument("after")
-@click.option("--all-steps", is_flag=True, help="Count the last marked step too, which recording usually cut off.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=15, show_default=True, help="Changes to show of each part."
-)
+@click.option("--all-steps", is_flag=True, help="Include the last marked step; the profiler usually cuts it off.")
+@click.option("--limit", type=click.IntRange(min=1), default=15, show_default=True, help="Changes to show per part.")
 @json_option(DiffReport, "Print one JSON object with all names.")
 def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) -> None:
-    """Say how the step changed from BEFORE to AFTER, and what appeared, vanished, grew and shrank, per kernel, operator
+    """Show how the step changed from BEFORE to AFTER: what appeared, vanished, grew and shrank, per kernel, operator
     and module.
 
-    BEFORE and AFTER are traces as torch.profiler or Kineto writes them (.json or .json.gz), URLs of some, or folders:
-    then all traces in a folder are taken for the ranks of one run. Times are per step and rank; where a trace on
-    either side holds no steps, per recording.
+    BEFORE and AFTER are traces as torch.profiler or Kineto writes them (.json or .json.gz), URLs, or folders, whose
+    traces count as the ranks of one run. Times are per step and rank; where a trace on either side holds no steps, per
+    recording.
     """
     from tightship_analyzers.analysis.diff_from_files import diff_paths
 

@@ -64,15 +64,15 @@ def offload() -> None:
 
 
 @offload.command(context_settings={"allow_interspersed_args": False})
-@click.option("-o", "--output", type=_FILE, metavar="FILE", help="Where the profile goes. Default: profile.yaml.")
+@click.option("-o", "--output", type=_FILE, metavar="FILE", help="File to write the profile to. Default: profile.yaml.")
 @click.option("--steps", type=click.IntRange(2, 1000), default=5, show_default=True, help="Steps to time, after two.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the profile, or the machine's rates.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def measure(output: Path | None, steps: int, as_json: bool, command: tuple[str, ...]) -> None:
     """Measure this machine's rates and, with COMMAND, what each layer of its model costs.
 
-    COMMAND is an unmodified training script; it is ended once the steps are timed. The model has to fit here: of one
-    that fits nowhere, `plan` counts the work instead, or reads a trace of where it does fit.
+    COMMAND is an unmodified training script; it is stopped once the steps are timed. The model has to fit on this
+    machine; for a larger one, `plan` counts the work instead, or reads a trace of a machine where it fits.
     """
     with _one_line():
         from tightship_analyzers.offload_planner.measured import measure_command
@@ -124,7 +124,7 @@ def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
 @offload.command()
 @click.argument("source", type=click.Path(path_type=Path), required=False)
 @click.option("--workflow", metavar="NAME", help="Plan from the newest trace of this workflow that the server has.")
-@click.option("-o", "--output", type=_FILE, metavar="FILE", help="Where the plan goes. Default: plan.yaml.")
+@click.option("-o", "--output", type=_FILE, metavar="FILE", help="File to write the plan to. Default: plan.yaml.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Keys: plan, alternatives, simulated.")
 @_plan_options
 def plan(source: Path | None, workflow: str | None, output: Path | None, as_json: bool, **options: Any) -> None:
@@ -135,8 +135,8 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
     tensors that have no storage, and its work is counted. Or name a workflow in its place.
     """
     if (source is None) == (workflow is None):
-        named = "neither" if source is None else f"both {str(source)!r} and --workflow"
-        raise TightshipError(f"What to plan from is {named}; give SOURCE or --workflow, one of the two")
+        given = "neither" if source is None else f"both {str(source)!r} and --workflow"
+        raise TightshipError(f"Give either SOURCE or --workflow, not {given}")
     with _one_line():
         from tightship_analyzers.offload_planner.plans import make_plan
         from tightship_analyzers.offload_planner.tables import alternative_of, heading, print_alternatives, print_lines
@@ -168,7 +168,7 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
 @offload.command("explain")
 @click.argument("path", type=_FILE, metavar="PLAN")
 def explain_plan(path: Path) -> None:
-    """Say in words why PLAN is as it is, and what would make it faster."""
+    """Explain PLAN: what limits it, and what would make it faster."""
     with _one_line():
         from tightship_analyzers.offload_planner.tables import heading, print_lines
         from tightship_offload.plan.explain import explain
@@ -184,7 +184,7 @@ def explain_plan(path: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: step_ns, busy_ns{}, waits_ns{}, ….")
 @click.option("--hardware", type=_FILE, help="A profile whose machine to simulate. Default: the plan's.")
 def simulate(source: Path, path: Path, as_json: bool, hardware: Path | None) -> None:
-    """Simulate a plan on the costs of SOURCE, a profile or a trace: how busy what is, and what the device waits for."""
+    """Simulate a plan on the costs of SOURCE, a profile or a trace: the use of each resource and the device's waits."""
     with _one_line():
         from tightship_analyzers.offload_planner.plans import prediction_of
         from tightship_analyzers.offload_planner.replay import replay
@@ -208,9 +208,9 @@ def simulate(source: Path, path: Path, as_json: bool, hardware: Path | None) -> 
 @click.option("--workflow", metavar="NAME", help="Recurring work that this run belongs to. Default: the script's name.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(path: Path, optional: bool, workflow: str | None, command: tuple[str, ...]) -> None:
-    """Run COMMAND with PLAN applied to the model that it trains; the script stays as it is.
+    """Run the unmodified COMMAND with PLAN applied to the model that it trains.
 
-    The same as `tightship run --offload PLAN -- COMMAND`, but the plan is read, and refused, before anything starts.
+    The same as `tightship run --offload PLAN -- COMMAND`, but a bad plan is refused before anything starts.
     """
     with _one_line():
         from tightship_collectors.launch.environment import Offload
@@ -270,7 +270,7 @@ def _hardware(path: Path | None) -> HardwareSpec | None:
         return None
     found = read_profile(path).hardware
     if found is None:
-        raise TightshipError(f"Profile {str(path)!r} does not say what machine it is of; measure there")
+        raise TightshipError(f"Profile {str(path)!r} does not name its machine; measure there")
     return found
 
 

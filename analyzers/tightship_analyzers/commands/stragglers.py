@@ -10,11 +10,11 @@ from tightship_platform.results.what_if import StragglerReport
 
 @click.command()
 @click.argument("path")
-@click.option("--workers", is_flag=True, help="Replay every single worker too: two replays each.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Rows to show of each part.")
+@click.option("--workers", is_flag=True, help="Also replay every worker: two replays each.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Rows to show per part.")
 @json_option(StragglerReport, "Print one JSON object with all rows.")
 def stragglers(path: str, workers: bool, limit: int, as_json: bool) -> None:
-    """Say how much faster a job's steps were if nothing straggled, and who is to blame for the difference.
+    """Show how much faster a job's steps would be without stragglers, and what causes the difference.
 
     PATH is a table of the job's operations as Parquet (a file or a URL), one row each; docs/stragglers.md lists the
     columns and defines every figure.

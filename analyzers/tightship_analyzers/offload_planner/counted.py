@@ -50,7 +50,9 @@ def profile_of_factory(factory: str, hardware: HardwareSpec) -> Profile:
     try:
         return _profile(json.loads(done.stdout.strip().splitlines()[-1]), hardware, hardware.flops_per_s)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise CannotCount(f"Factory {factory!r} printed what is no count ({type(error).__name__}: {error})") from None
+        raise CannotCount(
+            f"Factory {factory!r} printed something that is not a count ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _profile(record: dict[str, Any], hardware: HardwareSpec, flops_per_s: float) -> Profile:

@@ -149,5 +149,5 @@ class TextSource:
         if text > limits.ratio_from_bytes and text > limits.ratio * self.read_bytes:
             raise TraceError(
                 f"Trace {self.source} unpacks to more than {limits.ratio} times its size at byte {text}; "
-                "that is no trace but a decompression bomb"
+                "that is a decompression bomb, not a trace"
             )

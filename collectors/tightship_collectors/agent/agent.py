@@ -242,7 +242,7 @@ class Agent:
         try:
             self._steps.restore(state.steps, views)
         except ValueError as error:
-            LOG.warning("The step counters in %s make no sense and are counted again: %r", self._state_path, error)
+            LOG.warning("The step counters in %s are invalid and are counted again: %r", self._state_path, error)
         self._allocations.restore(state.allocations, [view.run for view in views])
 
 

@@ -40,7 +40,7 @@ def load_state(path: Path) -> AgentState:
     except FileNotFoundError:
         return AgentState()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        LOG.warning("The state file %s makes no sense and is ignored: %s", path, error)
+        LOG.warning("The state file %s is invalid and is ignored: %s", path, error)
         return AgentState()
 
 
@@ -48,7 +48,7 @@ def _steps(path: Path, content: object) -> dict[str, RunSteps]:
     try:
         return decode(dict[str, RunSteps], content, "steps")
     except Invalid as error:
-        LOG.warning("The step counters in %s make no sense and are counted again: %s", path, error)
+        LOG.warning("The step counters in %s are invalid and are counted again: %s", path, error)
         return {}
 
 

@@ -12,13 +12,13 @@ MAX_INTERVAL_NS = 60 * NS_PER_S
 
 
 @click.command()
-@click.option("--interval", default="1s", show_default=True, help="Time between two looks at the host.")
-@click.option("--once", is_flag=True, help="Look twice, one interval apart, deliver that and end.")
+@click.option("--interval", default="1s", show_default=True, help="Sampling interval.")
+@click.option("--once", is_flag=True, help="Sample twice, one interval apart, send the samples and exit.")
 def agent(interval: str, once: bool) -> None:
-    """Watch this host: devices, processes and steps of its runs; carry out captures.
+    """Watch this host's devices, processes and training steps, and take captures.
 
-    Runs until it is stopped; start it by `tightship up` or a service manager. It reads only: a job
-    never waits for it and never notices when it dies. While no server answers, what it sees waits in the spool folder.
+    Runs until it is stopped; start it by `tightship up` or a service manager. It reads only: jobs never wait for it and
+    never notice when it dies. While the server is unreachable, records wait in the spool folder.
     """
     interval_ns = parse_duration_ns(interval)
     if not MIN_INTERVAL_NS <= interval_ns <= MAX_INTERVAL_NS:

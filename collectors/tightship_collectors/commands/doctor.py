@@ -15,10 +15,10 @@ from tightship_platform.settings import load_settings
 @click.command()
 @json_option(Check)
 def doctor(as_json: bool) -> None:
-    """Look at this host, its installation and the server that it reports to.
+    """Check this host, its installation and the server that it reports to.
 
-    States: ok; note (works, but worth knowing); wrong (does not work; the line below says what to do). Ends with 0
-    when nothing is wrong, else with 1.
+    States: ok; note (works, but worth knowing); wrong (does not work; the line below says what to do). Exit code: 0
+    when nothing is wrong, else 1.
     """
     from tightship_collectors.doctor.host_checks import host_checks
     from tightship_collectors.doctor.server_checks import server_checks

@@ -38,15 +38,13 @@ Show = Callable[[Capture], None]
 )
 @click.option("--shapes/--no-shapes", default=True, show_default=True, help="Record the shapes of operator inputs.")
 @click.option("--memory", is_flag=True, help="Record every allocation, too.")
-@click.option(
-    "--insist", is_flag=True, help="Record also processes without an exit guard; they may abort at their end."
-)
+@click.option("--insist", is_flag=True, help="Also record processes without an exit guard; they may abort at exit.")
 @click.option("--wait", is_flag=True, help="Wait until the traces are analyzed.")
 @click.option("--timeout", default="120s", show_default=True, metavar="TIME", help="How long --wait waits.")
 @click.option(
     "--every",
     metavar="TIME",
-    help="Capture every live run of the workflow TARGET this often from now on; `off` ends it.",
+    help="Capture every live run of the workflow TARGET this often; `off` stops it.",
 )
 @json_option(Capture, "Print JSON; with --every {workflow, schedule{every_ns, params}}, else the capture.")
 def profile(

@@ -12,7 +12,7 @@ import click
 @click.option("--workflow", metavar="NAME", help="Recurring work that this run belongs to. Default: the script's name.")
 @click.option("--team", metavar="NAME", help="Team that the workflow belongs to.")
 @click.option("--owner", metavar="NAME", help="Person to ask about the workflow.")
-@click.option("--label", "labels", metavar="K=V", multiple=True, help="Anything worth searching for. Repeatable.")
+@click.option("--label", "labels", metavar="K=V", multiple=True, help="A label to search by. Repeatable.")
 @click.option(
     "--offload",
     metavar="PLAN",
@@ -32,9 +32,9 @@ def run(
     no_steps: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND as a run that tightship sees: its processes, its steps, and traces when they are asked for.
+    """Run COMMAND under observation: its processes, its steps, and traces on request.
 
-    The command keeps its terminal, its signals and its exit code, and runs even if nothing else of tightship does.
+    The command keeps its terminal, signals and exit code, and runs even when no other part of tightship does.
 
     \b
     tightship run -- python train.py --epochs 3

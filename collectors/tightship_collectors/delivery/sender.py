@@ -209,7 +209,7 @@ class Sender:
             place = Path(path)
             body = _read_record(place)
             if body is None:
-                self._spool.refuse(place, "it is no run record")
+                self._spool.refuse(place, "it is not a run record")
             elif not self._send(
                 path,
                 PATHS["runs"],
@@ -276,7 +276,7 @@ class Sender:
         if status in (401, 403):
             said = f"The server refuses this agent's token ({error}); set TIGHTSHIP_TOKEN to one with the scope ingest"
         elif status == 0:
-            said = f"{self._client.server} answers something that is not JSON, so it is no tightship server"
+            said = f"{self._client.server} answers something that is not JSON, so it is not a tightship server"
         else:
             said = str(error)
         if self._outage != str(status):

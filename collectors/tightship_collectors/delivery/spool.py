@@ -108,7 +108,7 @@ class Spool:
                 self._move_aside(entry.name, why)
             elif self._memory and self._memory[0].name == entry.name:
                 self._memory.popleft()
-                LOG.warning("Spool entry %s is given up: %s", entry.name, why)
+                LOG.warning("Spool entry %s is dropped: %s", entry.name, why)
 
     def refuse(self, place: Path, why: str) -> None:
         """Set a file aside that somebody else left beside the queue."""
@@ -207,7 +207,7 @@ def _read(place: Path) -> Entry:
         head = file.readline(100).split()
         body = file.read(MAX_ENTRY_BYTES + 1)
     if len(head) != 4 or head[:2] != [b"tightship", b"1"]:
-        raise ValueError("it is no spool entry")
+        raise ValueError("it is not a spool entry")
     if head[2] != str(len(body)).encode() or head[3] != f"{zlib.crc32(body):08x}".encode():
         raise ValueError("it is cut off or damaged")
     return Entry(kind=place.name.partition(".")[2], body=body, name=place.name)

@@ -55,7 +55,7 @@ def _torch() -> Check:
         detail = f"{version}; cannot look into {library}: {error}"
         return Check(check="torch", state=NOTE, detail=detail)
     if honoured:
-        return Check(check="torch", state=OK, detail=f"{version}; honours KINETO_IPC_SOCKET_DIR, so captures work")
+        return Check(check="torch", state=OK, detail=f"{version}; honors KINETO_IPC_SOCKET_DIR, so captures work")
     detail = f"{version}; does not know KINETO_IPC_SOCKET_DIR, so its jobs cannot be captured"
     return Check(check="torch", state=WRONG, detail=detail, advice="install a newer torch (2.13 is known to work)")
 

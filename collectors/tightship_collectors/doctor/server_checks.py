@@ -58,7 +58,7 @@ def server_checks(settings: Settings) -> Iterator[Check]:
 
 
 def _health(answer: httpx.Response) -> Health:
-    stranger = f"something answers with status {answer.status_code} that is no tightship server"
+    stranger = f"something answers with status {answer.status_code} that is not a tightship server"
     if answer.status_code not in (200, 503):
         raise ValueError(stranger)
     try:
@@ -95,7 +95,7 @@ def _clock(answer: httpx.Response, asked_s: float) -> Check:
         # The header drops the fraction: half a second is its mean.
         ahead_s = asked_s - parsedate_to_datetime(answer.headers["date"]).timestamp() - 0.5
     except (KeyError, ValueError):
-        return Check(check="clock", state=NOTE, detail="the server does not tell its time")
+        return Check(check="clock", state=NOTE, detail="the server does not report its time")
     if abs(ahead_s) <= MAX_SKEW_S:
         return Check(check="clock", state=OK, detail=f"within {MAX_SKEW_S:.0f} s of the server's")
     how = "ahead of" if ahead_s > 0 else "behind"

@@ -132,7 +132,7 @@ class Attribution:
             self._refused[run] = why
             if len(self._refused) > MAX_REFUSALS_SAID:
                 return
-            LOG.warning("Claim to be part of run %s is not believed: %s", run, why)
+            LOG.warning("Claim to be part of run %s is rejected: %s", run, why)
 
     def _forget(self, groups: Iterable[tuple[str, Path, int]]) -> None:
         live = {run for run, _, _ in groups}
@@ -154,7 +154,7 @@ def _unfit(run: str, run_dir: Path, uid: int) -> str:
         return f"{run_dir.parent} is not a directory (or is a link to one)"
     status = os.lstat(run_dir)
     if not stat.S_ISDIR(status.st_mode):
-        return f"{run_dir} is no directory"
+        return f"{run_dir} is not a directory"
     if status.st_uid != uid:
         return f"{run_dir} belongs to user {status.st_uid}, the process to user {uid}"
     if stat.S_IMODE(status.st_mode) != 0o700:

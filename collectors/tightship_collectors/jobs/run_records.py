@@ -30,10 +30,10 @@ def read_run_record(local: LocalRun) -> dict[str, object] | None:
         with os.fdopen(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != run.uid or status.st_size > MAX_BYTES:
-                raise ValueError("it is no regular file of the run's user, or too large")
+                raise ValueError("it is not a regular file of the run's user, or it is too large")
             content = json.load(file)
         if not isinstance(content, dict) or content.get("run") != run.run or not _is_flat(content):
-            raise ValueError("it is no record of this run")
+            raise ValueError("it is not a record of this run")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

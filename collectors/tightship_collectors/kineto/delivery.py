@@ -33,7 +33,7 @@ def pack_traces(manifest: Manifest, store: ManifestStore) -> None:
                 os.close(fd)
             store.save(manifest)
         except BadTrace as error:
-            raise Undeliverable(f"the trace of rank {rank.rank} is not there any more: {error}") from error
+            raise Undeliverable(f"the trace of rank {rank.rank} is gone: {error}") from error
         except OSError as error:
             raise Undeliverable(f"the trace of rank {rank.rank} cannot be kept: {error}") from error
     remove_traces(manifest.traces_dir, manifest.uid, f"{manifest.capture}-")

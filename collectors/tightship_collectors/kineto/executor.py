@@ -247,7 +247,7 @@ class CaptureExecutor:
         try:
             lease = lease_of(answer)
         except Invalid as error:
-            log.warning("a lease makes no sense: %s", error)
+            log.warning("an invalid lease: %s", error)
             return
         with self._lock:
             known = lease.run in self._runs or lease.capture in self._hand

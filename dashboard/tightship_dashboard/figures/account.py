@@ -34,9 +34,7 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
     rows.append(_row(label, meaning, Bucket.PRODUCTIVE, 0, known, total_ns))
     return html.Table(
         [
-            html.Caption(
-                "Allocated device time, what each loss takes off it, and what were productive", className="unseen"
-            ),
+            html.Caption("Allocated device time, what each loss takes off it, and what is left", className="unseen"),
             html.Tbody(rows),
         ],
         className="bars waterfall",

@@ -77,7 +77,9 @@ def require(scope: Scope) -> Caller:
     """
     caller = current_caller()
     if caller is None:
-        raise Unauthorized("This server asks for a token; set TIGHTSHIP_TOKEN to one made by `tightship token create`")
+        raise Unauthorized(
+            "This server requires a token; set TIGHTSHIP_TOKEN to one created by `tightship token create`"
+        )
     if not caller.may(scope):
         has = ", ".join(sorted(caller.scopes)) or "none"
         raise Forbidden(f"Token {caller.name!r} lacks the scope '{scope}'; it has: {has}")

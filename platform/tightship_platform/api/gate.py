@@ -110,7 +110,7 @@ def _same_origin(request: HTTPConnection) -> None:
     # Not the scheme: before a proxy that ends TLS, the page is https and this server sees http.
     scheme, _, host = origin.lower().partition("://")
     if scheme not in ("http", "https") or not host or host != request.headers.get("host", "").lower():
-        raise Forbidden(f"A page of {origin[:100]!r} may not act on this server; use the server's own pages")
+        raise Forbidden(f"Requests from pages of {origin[:100]!r} are refused; use the server's own pages")
 
 
 def _token(headers: Headers) -> str:

@@ -13,7 +13,7 @@ from tightship_platform.settings import load_settings
 
 @click.group()
 def db() -> None:
-    """Look after the database (TIGHTSHIP_DATABASE_URL) and its artifact store."""
+    """Manage the database (TIGHTSHIP_DATABASE_URL) and its artifact store."""
 
 
 @db.command()
@@ -29,7 +29,7 @@ def upgrade() -> None:
 @click.argument("revision")
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 def downgrade(revision: str, yes: bool) -> None:
-    """Take the schema back to REVISION, or to nothing with `base`. What newer tables and columns hold is lost."""
+    """Downgrade the schema to REVISION, or remove it with `base`. Data in newer tables and columns are lost."""
     settings = load_settings()
     from tightship_platform.database import engine
 
@@ -42,9 +42,9 @@ def downgrade(revision: str, yes: bool) -> None:
 
 @db.command()
 def status() -> None:
-    """Show the schema that the database has and the one that this release needs. Changes nothing.
+    """Show the database's schema revision and the one that this release needs. Changes nothing.
 
-    Exit code 0: they are the same; 2: they are not, and the line says what to do.
+    Exit code 0: they match; 2: they differ, and the line says what to do.
     """
     settings = load_settings()
     from tightship_platform.database import engine, schema
@@ -56,11 +56,11 @@ def status() -> None:
 @db.command("adopt-store")
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 def adopt_store(yes: bool) -> None:
-    """Make the store at TIGHTSHIP_ARTIFACTS_URL this installation's.
+    """Adopt the store at TIGHTSHIP_ARTIFACTS_URL as this installation's own.
 
-    Old trace files are removed only from an installation's own store. This is for one that was moved or restored, or
-    that an older release filled. Any other installation that uses the store,
-    a copy of this database included, removes nothing from it afterwards.
+    Old trace files are removed only from an installation's own store. Use this for a store that was moved or restored,
+    or filled by an older release. Any other installation that uses the store, a copy of this database included, removes
+    nothing from it afterwards.
     """
     settings = load_settings()
     from tightship_platform.captures import artifact_store, store_owner
@@ -80,7 +80,7 @@ def adopt_store(yes: bool) -> None:
 @db.command("sweep-traces")
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 def sweep_traces(yes: bool) -> None:
-    """Remove old and orphaned trace files, however many.
+    """Remove old and orphaned trace files, without a limit.
 
     Those older than TIGHTSHIP_KEEP_TRACE_DAYS, and those of interrupted or refused uploads, which no trace names.
     The worker does so every hour, unless more than half of the files would go. Files younger than an hour, and those of

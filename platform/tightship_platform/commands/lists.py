@@ -37,9 +37,7 @@ def _ask(kind: type[T], path: str, **params: Any) -> T:
 @click.command()
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--state", type=click.Choice([state.value for state in RunState]), help="Only runs in this state.")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="At most so many, newest first."
-)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Maximum number to list.")
 @json_option(Run)
 def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List runs, newest first."""
@@ -169,7 +167,7 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
 @click.command()
 @json_option(Opportunity)
 def opportunities(as_json: bool) -> None:
-    """List opportunities: what to do first, and how much device time it would give back."""
+    """List opportunities: what to do first, and how much device time it would recover."""
     items = _ask(list[Opportunity], "/opportunities")
     if as_json:
         print_json(items)

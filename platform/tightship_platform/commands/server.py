@@ -9,12 +9,18 @@ from tightship_platform.settings import DEFAULT_PORT, load_settings
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: any free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port to listen on; Port to listen on; 0: any free one.",
+)
 def server(host: str, port: int) -> None:
     """Serve the API (/api/v1) and the dashboard.
 
-    Brings the database schema up to date first. On an address that other machines can reach it needs a token: make
-    one with `tightship token create`, or set TIGHTSHIP_TOKEN.
+    Brings the database schema up to date first. On an address that other machines can reach, a token is required:
+    create one with `tightship token create`, or set TIGHTSHIP_TOKEN.
     """
     settings = load_settings()
     from tightship_platform.api.server import serve

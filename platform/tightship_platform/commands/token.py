@@ -12,7 +12,7 @@ from tightship_platform.vocabulary import Scope
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke tokens. These commands work on the database itself (TIGHTSHIP_DATABASE_URL).
+    """Create, list and revoke tokens, directly in the database (TIGHTSHIP_DATABASE_URL).
 
     \b
     Scopes:
@@ -35,7 +35,7 @@ def token() -> None:
     help="What the token permits; repeat for several.",
 )
 def create(name: str, scopes: tuple[str, ...]) -> None:
-    """Make a token called NAME and print it. It is shown this once; only its hash is kept."""
+    """Create a token called NAME and print it once; only its hash is stored."""
     settings = load_settings()
     from tightship_platform.api import auth
     from tightship_platform.database import engine
@@ -56,7 +56,7 @@ def create(name: str, scopes: tuple[str, ...]) -> None:
 @token.command("list")
 @json_option(Token)
 def list_(as_json: bool) -> None:
-    """List all tokens by name. The tokens themselves are not kept."""
+    """List all tokens by name; the tokens themselves are not stored."""
     settings = load_settings()
     from tightship_platform.api import auth
     from tightship_platform.database import engine
@@ -87,7 +87,7 @@ def list_(as_json: bool) -> None:
 @token.command()
 @click.argument("name")
 def revoke(name: str) -> None:
-    """Make the token called NAME worthless, from the next request on."""
+    """Revoke the token called NAME, effective with the next request."""
     settings = load_settings()
     from tightship_platform.api import auth
     from tightship_platform.database import engine

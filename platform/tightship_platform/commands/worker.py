@@ -24,7 +24,7 @@ def _default_concurrency() -> int:
 )
 @click.option("--beat", is_flag=True, help="Send the periodic tasks too; exactly one process of a fleet may do so.")
 def worker(concurrency: int, beat: bool) -> None:
-    """Run background tasks: read traces, judge them, make plans, keep the accounts, rank the opportunities.
+    """Run background tasks: analyze traces, make plans, keep the accounts, rank the opportunities.
 
     Takes its tasks from TIGHTSHIP_BROKER_URL, and brings the database schema up to date first. `tightship up` starts
     one by itself.

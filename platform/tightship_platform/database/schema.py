@@ -107,7 +107,7 @@ def _refuse_foreign(where: str, version: str | None, tables: list[str]) -> None:
     if version is None and tables:
         shown = ", ".join(repr(name) for name in tables[:3])
         raise SchemaMismatch(
-            f"{where} is no tightship database (it holds {shown}); point TIGHTSHIP_DATABASE_URL to an empty one"
+            f"{where} is not a tightship database (it holds {shown}); point TIGHTSHIP_DATABASE_URL to an empty one"
         )
     if version is not None and version not in _revisions():
         raise SchemaMismatch(
@@ -127,7 +127,7 @@ def _look(engine: Engine) -> tuple[str | None, list[str]]:
     except DatabaseError as error:
         why = " ".join(str(error.orig).split())
         raise SchemaMismatch(
-            f"{_sqlite_path(url)} is no tightship database ({why}); set TIGHTSHIP_DATABASE_URL or TIGHTSHIP_HOME"
+            f"{_sqlite_path(url)} is not a tightship database ({why}); set TIGHTSHIP_DATABASE_URL or TIGHTSHIP_HOME"
         ) from error
 
 

@@ -179,10 +179,10 @@ class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu's transports c
             return None
         try:
             if claimed.stat().st_size > MAX_MESSAGE_BYTES:
-                raise ValueError("larger than a message may be")
+                raise ValueError("larger than the limit of a message")
             payload = loads(claimed.read_text(encoding="utf-8"))
             if not _is_task_message(payload):
-                raise ValueError("no message of this broker")
+                raise ValueError("not a message of this broker")
             claimed.unlink()
         except (OSError, ValueError, TypeError, RecursionError) as error:
             self._reject(claimed, error)

@@ -95,7 +95,7 @@ def test_a_run_without_a_counted_step_lost_up_to_all_but_what_was_held_idle() ->
     assert (saving.low, saving.value, saving.high) == (0, HOUR * 3 // 4, HOUR * 3 // 4)
     assert finding.share_frac == 0.75 and finding.place == "h1/GPU-0"
     lost = "45.0 min before any step was counted may be lost, 75.0 % of it"
-    assert finding.title == f"The run died because device memory was not enough; {lost}"
+    assert finding.title == f"The run failed: out of device memory; {lost}"
     texts = [getattr(entry, "text", None) for entry in finding.evidence]
     assert texts[:3] == [
         f"It ended with {OOM.error}",
@@ -113,7 +113,7 @@ def test_of_a_run_that_made_steps_only_what_lies_outside_of_them_is_certain() ->
 
 def test_of_a_run_without_device_time_no_saving_is_given() -> None:
     [finding] = judged(out.RULE, history(memory(1.0), end=OOM, account={}))
-    assert finding.saving.high == 0 and finding.title == "The run died because device memory was not enough"
+    assert finding.saving.high == 0 and finding.title == "The run failed: out of device memory"
 
 
 def test_of_a_lack_of_host_memory_the_fix_is_another() -> None:

@@ -108,7 +108,7 @@ def test_twice_the_workers_halve_the_step_at_most(tmp_path: Path) -> None:
     saving = finding.saving
     assert (saving.method, saving.low) == (Method.SIMULATED, 0)
     assert saving.value == pytest.approx(5 * MS, rel=0.02) and saving.high == pytest.approx(5 * MS, rel=0.02)
-    assert any(text.startswith("At most 50.0 % of the step comes back") for text in reported(finding))
+    assert any(text.startswith("At most 50.0 % of the step is recoverable") for text in reported(finding))
     on_cpu = recorded("slow_workers")
     assert on_cpu.findings[0].saving.high == pytest.approx(on_cpu.summary.step_ns.mean / 2, abs=2)
 

@@ -102,4 +102,4 @@ def test_it_says_which_are_those_of_attention(tmp_path: Path) -> None:
     [finding] = judged(job, tmp_path)
     texts = [getattr(entry, "text", "") for entry in finding.evidence]
     assert any(text.startswith(f"{3 * STEPS} products") for text in texts)
-    assert any(text.startswith(f"{2 * STEPS} of them of attention") for text in texts)
+    assert any(text.startswith(f"{2 * STEPS} of them in attention") for text in texts)

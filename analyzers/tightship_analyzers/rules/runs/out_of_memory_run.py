@@ -108,7 +108,7 @@ def _evidence(history: RunHistory, end: RunEnd, lack: Lack) -> list[Evidence]:
         found.append(fact(f"It ended with {end.error}"))
     if end.oom_kills:
         killed = plural(end.oom_kills, "process", "processes")
-        found.append(fact(f"The kernel's OOM killer ended {killed} of its control group", end.oom_kills))
+        found.append(fact(f"The kernel's OOM killer killed {killed} of its control group", end.oom_kills))
     for device, memory in history.memory.items() if lack is Lack.DEVICE else ():
         used = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
         found.append(fact(f"{history.device_names[device]}: at most {used} seen in use", memory.peak_bytes, "bytes"))

@@ -187,7 +187,7 @@ class EventStream:
             if name == "traceEvents":
                 if self._next() != b"[":
                     raise TraceError(
-                        f"{self._text.source} is not a trace: `traceEvents` at byte {self.offset} is no array"
+                        f"{self._text.source} is not a trace: `traceEvents` at byte {self.offset} is not an array"
                     )
                 self._drop(1)
                 self._found = True

@@ -115,7 +115,7 @@ async def _flowing(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            raise Stalled(f"Nothing of the file came for {STALL_S:g} s; send it again") from error
+            raise Stalled(f"No data arrived for {STALL_S:g} s; send the file again") from error
         yield chunk
 
 
