@@ -45,7 +45,7 @@ def judge_samples() -> None:
     database = process_database()
     with database.session() as session:
         due = idleness.due_runs(session)
-    for_each_run(database, due, idleness.judge_run, "judgement of samples")
+    for_each_run(database, due, idleness.judge_run, "analysis of samples")
 
 
 @shared_task(name="tightship_analyzers.rank_opportunities")  # type: ignore[untyped-decorator]
