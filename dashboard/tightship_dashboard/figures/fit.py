@@ -86,7 +86,7 @@ def _window(answer: PlanAnswer) -> Node:
 def _options(answer: PlanAnswer) -> Node:
     rows = [_row(option) for option in answer.options]
     return section(
-        "The choice, and what else there was",
+        "The choice and its alternatives",
         [grid.table(TABLE, _columns(), rows, label="Plans", wrap=True)],
         anchor="options",
         aside=[f"{fmt.count(answer.simulated)} windows simulated", grid.export_button(TABLE, "plans.csv")],
@@ -153,7 +153,7 @@ def _use(answer: PlanAnswer, run: RunDetail | None) -> Node:
     if answer.change:
         body.append(notice(answer.change, kind="status"))
     if answer.whole.fits:
-        body.append(html.P("It fits as it is: a plan is one more thing to know, worth it for a larger batch or model."))
+        body.append(html.P("It fits without offloading; a plan helps only with a larger batch or model."))
     body += [
         html.P(
             html.A(
@@ -165,7 +165,7 @@ def _use(answer: PlanAnswer, run: RunDetail | None) -> Node:
         ),
         html.P("Then, on a machine like the one below:", className="quiet"),
         command(start, label="the command"),
-        html.P("The script stays as it is, and so do its losses; the run's page will show predicted against measured."),
+        html.P("The script and its losses stay the same; the run's page will show predicted against measured times."),
     ]
     return section("Use it", body, anchor="use")
 

@@ -1,4 +1,4 @@
-"""Device time over time, stacked by where it went."""
+"""Device time over time, by bucket."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _gpus(state: FormState) -> tuple[list[dict[str, str]], list[Node]]:
     try:
         known = hardware.devices()
     except TightshipError as error:
-        return [], [notice(f"No GPU can be chosen: {error}.")]
+        return [], [notice(f"The list of GPUs cannot be read: {error}.")]
     names = {device.names[0]: f"{device.names[0]}, {format_bytes(device.memory_bytes)}" for device in known}
     for name in (state.device, state.given["gpu"]):
         if name:
@@ -118,7 +118,7 @@ def workflows(state: FormState) -> Node:
     if not state.lacking:
         return empty(
             "Nothing has reported yet.",
-            "Put `tightship run` before the command of a training job, and ask for a trace of it.",
+            "Put `tightship run` before the command of a training job, and request a trace of it.",
             "tightship run --workflow mine -- python train.py",
             command_for("mine"),
         )

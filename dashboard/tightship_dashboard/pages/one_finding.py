@@ -51,7 +51,7 @@ _COSTS = {
 }
 
 
-NOT_KNOWN = "Seen in the run's samples and its end. What acting on it gives back is not known: no saving is counted."
+NOT_KNOWN = "Seen in the run's samples and its end. The saving is unknown and not counted."
 
 
 def title(key: str) -> str:
@@ -157,7 +157,7 @@ def _cost(view: View, read: _Read) -> Node:
 
 def _share(saving: FindingSaving) -> Node:
     if saving.share_frac is None:
-        return missing("The whole that it would be a share of is not known.")
+        return missing("The total for this share is not known.")
     return fmt.percent(saving.share_frac)
 
 

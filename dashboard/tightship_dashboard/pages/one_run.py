@@ -198,7 +198,7 @@ def _parts(view: View, read: _Read) -> dict[str, Node]:
     return {
         "head": [
             question(
-                f"How does {fmt.name(run.workflow)} do?",
+                f"How is {fmt.name(run.workflow)} doing?",
                 state_word(run.state),
                 *simulated_badge(run.simulated),
             ),
@@ -337,7 +337,7 @@ def _findings(rows: list[grid.Row], read: _Read) -> Node:
     if any(c.state == "analyzed" for c in read.captures):
         return html.P("Its traces were analyzed; no rule found anything to change.", className="quiet")
     if not read.is_live:
-        return html.P("No trace of it was analyzed, so no rule could look.", className="quiet")
+        return html.P("No trace of it was analyzed, so no rule was applied.", className="quiet")
     return html.P("Nothing is known yet: findings come from a trace. Capture one below.", className="quiet")
 
 
@@ -358,7 +358,7 @@ def _captures(view: View, read: _Read) -> Node:
     if read.is_live:
         return empty(
             "No trace has been captured.",
-            "Press the button, or ask from a shell. It takes a few seconds and the job goes on.",
+            "Press the button, or use the command. It takes a few seconds and the job continues.",
             f"tightship profile {read.run.run} --wait",
         )
     return html.P("No trace was captured while it ran.", className="quiet")

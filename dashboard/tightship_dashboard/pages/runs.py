@@ -1,4 +1,4 @@
-"""Which runs are there, and how do they stand?"""
+"""Which runs are there, and what is their state?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tightship_platform.units import NS_PER_MS
 from tightship_platform.vocabulary import Bucket, RunState
 
 PATH = "/runs"
-QUESTION = "Which runs are there, and how do they stand?"
+QUESTION = "Which runs are there, and what is their state?"
 LIMIT = 500
 """Newest runs that the table holds."""
 _TABLE = "runs"

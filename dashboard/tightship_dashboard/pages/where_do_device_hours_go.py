@@ -151,7 +151,7 @@ def _shape(view: View, read: _Read) -> Node:
             chart.draw(
                 over_time.figure(read.account, view.zone),
                 graph_id="fleet-over-time",
-                title="Device time over time, stacked by where it went",
+                title="Device time over time, by bucket",
             ),
         ],
         anchor="time",
@@ -164,7 +164,7 @@ def _no_device_time(read: _Read) -> Node:
     if read.any_run:
         return empty(
             f"No run held a device in the last {RANGE_WORDS[read.range_key]}.",
-            "Look further back with 30 d above, or launch a run:",
+            "Choose 30 d above, or launch a run:",
             "tightship run --workflow mine -- python train.py",
         )
     return empty(
@@ -178,12 +178,12 @@ def _no_device_time(read: _Read) -> Node:
 
 def _nothing_to_do(read: _Read) -> Node:
     if not read.any_run:
-        return html.P("Opportunities appear here once a run was captured and analyzed.", className="quiet")
+        return html.P("Opportunities appear here after a run has been captured and analyzed.", className="quiet")
     if read.any_trace:
-        return html.P("Traces were analyzed; no rule found anything to do.", className="quiet")
+        return html.P("Traces were analyzed; no rule found anything to change.", className="quiet")
     return empty(
         "No trace has been analyzed.",
-        "Findings come from traces: ask for one of a live run (it takes a few seconds and the job goes on).",
+        "Findings come from traces: request one of a live run (it takes a few seconds and the job continues).",
         "tightship profile mine --wait",
     )
 
@@ -200,7 +200,7 @@ def _columns() -> list[grid.Column]:
             unit="device-hours",
             minWidth=120,
             flex=3,
-            why="Device time of its recent runs that this would give back, low–high, and how that was obtained",
+            why="Device time of its recent runs that this would save, low–high, and how it was obtained",
         ),
         grid.column(
             "of", "Of", "number", unit="device-hours", width=92, wide=True, why="Device time that its recent runs held"

@@ -206,6 +206,6 @@ def _what_to_do(workflow: str) -> Node:
     """Where a workflow cannot be planned: the command that gets a trace to plan from."""
     return empty(
         "A plan needs a trace of training steps, with stacks and shapes.",
-        "Ask for one while the workflow runs; the job goes on. If none runs, start it first with `tightship run`.",
+        "Request one while the workflow runs; the job continues. If none runs, start it first with `tightship run`.",
         command_for(fmt.code(workflow)),
     )

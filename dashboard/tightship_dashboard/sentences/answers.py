@@ -45,9 +45,9 @@ def fleet(account: FleetAccount, opportunities: Sequence[Opportunity], range_key
     parts += [*_mostly_by(account.by_team, bucket, value), "."]
     if opportunities:
         first = opportunities[0]
-        won = "" if first.recoverable_device_ns is None else f", with {saving_words(first)}, to win back"
+        won = "" if first.recoverable_device_ns is None else f", saves {saving_words(first)}"
         parts += [
-            " First in line is ",
+            " Top opportunity: ",
             Link(fmt.name(first.workflow), runs_href(workflow=first.workflow)),
             f"{won}: ",
             Link(_without_stop(fmt.name(first.title, limit=300)), opportunity_href(first)),
@@ -57,7 +57,7 @@ def fleet(account: FleetAccount, opportunities: Sequence[Opportunity], range_key
 
 
 def saving_words(opportunity: Opportunity) -> str:
-    """What acting on an opportunity gives back, and how that is known; '–' where that is not known."""
+    """The saving of an opportunity and how it was obtained; '–' where it is not known."""
     value = fmt.span(opportunity.recoverable_device_ns, opportunity.low_ns, opportunity.high_ns)
     return f"{value}, {opportunity.method}" if opportunity.method else value
 
@@ -102,7 +102,7 @@ def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
         RunState.RUNNING: f"Running for {lasted}",
         RunState.FINISHED: f"Finished after {lasted}",
         RunState.FAILED: f"Failed after {lasted}{_exit_words(run.exit_code)}",
-        RunState.LOST: f"Lost after {lasted}: neither a heartbeat nor an end record came",
+        RunState.LOST: f"Lost after {lasted}: no heartbeat and no end record arrived",
     }
     parts: list[Part] = [stands.get(run.state, f"{run.state} after {lasted}")]
     account, total = run.account, run.device_ns
@@ -118,7 +118,7 @@ def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
             parts += [held, " were productive"]
         parts += _largest_loss(account, total)
     else:
-        parts += ["; its device time is not accounted for yet"]
+        parts += ["; its device time is not yet accounted for"]
     parts += ["."]
     if findings:
         worst = findings[0]
@@ -136,7 +136,7 @@ def one_finding(finding: Finding, step_ns: int | None) -> Answer:
     value = fmt.span(saving.value, saving.low, saving.high)
     parts: list[Part] = [_without_stop(fmt.name(finding.title))]
     if saving.value is None:
-        parts += [". What it costs could not be estimated"]
+        parts += [". Its cost could not be estimated"]
     elif saving.unit == SavingUnit.RECORDING:
         parts += [". Without it the recording would be ", Link(value, "#gap"), " shorter"]
     elif saving.unit == SavingUnit.STEP:

@@ -77,6 +77,6 @@ def trouble(error: Exception) -> Node:
         [
             question("This page could not be drawn"),
             html.P(prose(f"{what}."), className="answer"),
-            empty("Nothing that was recorded is lost.", "What the server can and cannot reach:", "tightship doctor"),
+            empty("Nothing that was recorded is lost.", "Check what the server can reach:", "tightship doctor"),
         ]
     )

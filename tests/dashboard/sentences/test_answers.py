@@ -55,7 +55,7 @@ def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> No
     answer = answers.fleet(account(), [OPPORTUNITY], "7d")
     assert said(answer) == (
         "In the last 7 days, 41 % of 100 device-hours were productive; 37 % were held idle, most of it by team vision. "
-        "First in line is vision-base, with 310 h (280–330), simulated, to win back: "
+        "Top opportunity: vision-base, saves 310 h (280–330), simulated: "
         "The device waits for `DataLoader`."
     )
     assert hrefs(answer) == [
@@ -161,7 +161,7 @@ def test_without_a_trace_nothing_is_claimed_about_work() -> None:
 def test_one_run_that_ended_badly_says_how() -> None:
     failed = run(state="failed", end_ns=H, account=None)
     assert said(answers.one_run(replace(failed, exit_code=3), [], 5 * H)).startswith(
-        "Failed after 1 h 0 min with exit code 3; its device time is not accounted for yet."
+        "Failed after 1 h 0 min with exit code 3; its device time is not yet accounted for."
     )
     assert "by signal 9" in said(answers.one_run(replace(failed, exit_code=137), [], 5 * H))
     assert "Lost after" in said(answers.one_run(replace(failed, state="lost"), [], 5 * H))
