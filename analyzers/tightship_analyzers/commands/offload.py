@@ -135,8 +135,8 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
     tensors that have no storage, and its work is counted. Or name a workflow in its place.
     """
     if (source is None) == (workflow is None):
-        given = "neither" if source is None else f"both {str(source)!r} and --workflow"
-        raise TightshipError(f"Give either SOURCE or --workflow, not {given}")
+        named = "neither" if source is None else f"both {str(source)!r} and --workflow"
+        raise TightshipError(f"Give either SOURCE or --workflow, not {named}")
     with _one_line():
         from tightship_analyzers.offload_planner.plans import make_plan
         from tightship_analyzers.offload_planner.tables import alternative_of, heading, print_alternatives, print_lines

@@ -1,11 +1,11 @@
 """Exposed communication: the device waits for other ranks although it has other work to compute.
 
 ## What it finds
-Communication during which the device computes nothing, more than 10 % of the step, in a job that computes besides.
+Communication during which the device computes nothing, more than 10 % of the step, in a job that also computes.
 
 ## Why it costs
 Gradients of the last layers are ready long before those of the first ones; parameters of the next layer can be fetched
-while this one computes. What is not hidden that way, every rank waits for.
+while this one computes. Every rank waits for the communication that is not overlapped.
 
 ## Example
 ```python

@@ -7,7 +7,7 @@ steps or more; and whose lateness costs more than 2 % of the step. Needs the tra
 window, of two steps or more: in a single step a rank may be the last one only because it began to record last.
 
 ## Why it costs
-A collective begins when the last rank has arrived. What one device, one host or one shard of the data is slower, the
+A collective begins when the last rank has arrived. If one device, one host or one shard of the data is slower, the
 whole job is slower: a late millisecond of one rank of 1,024 is a second of device time.
 
 ## Example

@@ -6,8 +6,8 @@ than one step, or in the only one recorded, where the device idled for them; mor
 
 ## Why it costs
 Each call takes 0.1 to 10 ms, and a free waits for everything that the device has queued. torch keeps freed blocks to
-avoid it; calls in steady steps say that its cache is flushed (`empty_cache`), too fragmented for sizes that change, or
-that the device is nearly full, so that torch gives all cached blocks back and tries again.
+avoid it; calls in steady-state steps show that its cache is flushed (`empty_cache`), too fragmented for sizes that
+change, or that the device is nearly full, so that torch gives all cached blocks back and tries again.
 
 ## Example
 ```python

@@ -1,7 +1,7 @@
 """The device waits while the host runs other code.
 
 ## What it finds
-Stretches of more than 1 ms in which the device idles and the training thread issues nothing to it, before work that
+Stretches of more than 1 ms in which the device idles and the training thread launches nothing, before work that
 this thread then launches, and that no other rule accounts for (input, checkpoints, waiting, compiling, logging …); more
 than 2 % of the step, by the function that runs. Where the trace has no Python stacks, only what operators take.
 
@@ -9,8 +9,8 @@ Two kinds of code are torch's own and have their own remedy: the copies of its b
 `DistributedDataParallel` makes before each forward pass, and the update of an optimizer that could be fused.
 
 ## Why it costs
-What the host computes between two kernels, the device waits for: metrics in NumPy, schedules and hooks in Python, masks
-built on the host, tokenising a batch. A millisecond of Python is worth hundreds of kernels.
+The device waits for whatever the host computes between two kernels: metrics in NumPy, schedules and hooks in Python,
+masks built on the host, tokenizing a batch. A millisecond of Python is worth hundreds of kernels.
 
 ## Example
 ```python

@@ -25,7 +25,7 @@ where `unaligned-half-dims` says that they are slow for their sizes. The low end
 the fused kernels from being used; the high end adds nothing, though the products become faster too.
 
 ## Known misses
-Needs recorded shapes. Attention weights that the program wants to look at must be computed this way.
+Needs recorded shapes. Attention weights that the program itself reads must be computed this way.
 
 ## Source
 Dao et al., "FlashAttention" (2022);

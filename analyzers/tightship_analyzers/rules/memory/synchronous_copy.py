@@ -1,14 +1,14 @@
 """Host blocked in a copy or a fill whose result it does not need next.
 
 ## What it finds
-Copies and fills for which the host stood still: synchronous calls (`cudaMemcpy`, `cudaMemset`,
+Copies and fills that block the host: synchronous calls (`cudaMemcpy`, `cudaMemset`,
 `hipMemcpyWithStream`), a synchronization right after a copy (`.to(device)` from pinned memory, `.cpu()`), where the
 device idled for it; more than 1 % of the step. Copies to the device from pageable memory and reads of single values
 have their own rules.
 
 ## Why it costs
-While it waits, the host issues nothing; when the copy is done the device has nothing left to do until the host has
-issued new work.
+While it waits, the host launches nothing; when the copy is done the device has nothing left to do until the host has
+launched new work.
 
 ## Example
 ```python

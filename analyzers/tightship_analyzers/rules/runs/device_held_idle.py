@@ -5,8 +5,8 @@ Stretches of a minute or more in which a run held a device, used less than 5 % o
 run that makes steps is looked at from its first one on; a run that never made any, from its start.
 
 ## Why it costs
-Nobody else can have the device. Typical: a notebook left open, a job that hangs in a collective, a wait for another
-job or for a person, post-processing on the host after the last step.
+Nobody else can use the device. Typical causes: a notebook left open, a job that hangs in a collective, a wait for
+another job or for a person, post-processing on the host after the last step.
 
 ## Example
 ```python

@@ -33,8 +33,8 @@ A plan keeps a window of layers on the device and the rest in host memory, and s
 take. Where little is missing, a smaller micro-batch with accumulation or activation checkpointing may do.
 
 ## Known misses
-Samples tell what is reserved, not what is needed: PyTorch's allocator keeps freed blocks, and JAX and TensorFlow take
-most of a device at their start. `torch.cuda.max_memory_allocated()` tells the need. Peaks between two samples are not
+Samples show what is reserved, not what is needed: PyTorch's allocator keeps freed blocks, and JAX and TensorFlow take
+most of a device at their start. `torch.cuda.max_memory_allocated()` shows the need. Peaks between two samples are not
 seen. Where a device's processes cannot be distinguished, the use of the whole device is taken for the run's.
 
 ## Source
