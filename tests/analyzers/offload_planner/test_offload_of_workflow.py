@@ -152,7 +152,7 @@ def test_what_cannot_be_planned_is_one_line_with_the_next_step(
     )
     assert "recorded without shapes" in refused("--workflow", "bare", *given)
     assert refused("--workflow", "hollow", *given)
-    assert "give SOURCE or --workflow, one of the two" in refused()
+    assert "Give either SOURCE or --workflow" in refused()
     assert "both 'x.yaml' and --workflow" in refused("x.yaml", "--workflow", "bare")
     monkeypatch.setenv("TIGHTSHIP_SERVER", "http://127.0.0.1:9")
     with pytest.raises(ServerUnreachable):

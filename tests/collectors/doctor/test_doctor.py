@@ -193,7 +193,7 @@ def test_spool_backlog(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("content", "state", "says"),
     [
-        (b"\x7fELF..KINETO_IPC_SOCKET_DIR..", OK, "9.9.9; honours"),
+        (b"\x7fELF..KINETO_IPC_SOCKET_DIR..", OK, "9.9.9; honors"),
         (b"\x7fELF..dynoconfigclient..", WRONG, "cannot be captured"),
         (None, NOTE, "cannot look into"),
         (b"", NOTE, "cannot look into"),
@@ -213,7 +213,7 @@ def test_torch_is_judged_by_its_library_without_importing_it(
 
 
 @pytest.mark.torch
-def test_the_installed_torch_honours_the_socket_dir() -> None:
+def test_the_installed_torch_honors_the_socket_dir() -> None:
     from importlib import metadata
 
     library = metadata.distribution("torch").locate_file("torch/lib/libtorch_cpu.so")

@@ -137,8 +137,8 @@ def test_a_job_outlives_its_run_directory(runtime_dir: Path, spawn: Callable[...
     [
         (lambda d: d.chmod(0o750), "mode 750"),
         (lambda d: d.chmod(0o1700), "mode 1700"),
-        (lambda d: (d.rename(d.with_name("elsewhere")), d.symlink_to(d.with_name("elsewhere"))), "no directory"),
-        (lambda d: (shutil.rmtree(d), d.write_text("")), "no directory"),
+        (lambda d: (d.rename(d.with_name("elsewhere")), d.symlink_to(d.with_name("elsewhere"))), "not a directory"),
+        (lambda d: (shutil.rmtree(d), d.write_text("")), "not a directory"),
         (shutil.rmtree, "is not there"),
         pytest.param(
             lambda d: os.chown(d, 12345, 12345),

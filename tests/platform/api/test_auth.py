@@ -234,7 +234,7 @@ def test_a_page_of_another_origin_changes_nothing(served: Served, closed: Served
                 http.post("/runs", json=run_record(), headers={"origin": origin}),
                 http.post("/captures", content=b"{}", headers={"origin": origin, "content-type": "text/plain"}),
             ):
-                refused(answer, 403, "may not act")
+                refused(answer, 403, "are refused")
     with served.http() as http:
         assert ok(http.get("/runs", headers={"origin": origin})) == []  # it may ask; without CORS it cannot read
 
