@@ -29,6 +29,7 @@ from tightship_analyzers.metrics.steps import steps
 from tightship_analyzers.metrics.temporal import temporal_breakdown
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.results.analysis.figures import (
+    MOST_PLACES,
     CausedTime,
     CriticalPath,
     DeviceTime,
@@ -50,9 +51,6 @@ from tightship_platform.text import shown
 
 NAME_CHARS = 500
 MOST_ON_PATH = 10
-MOST_PLACES = 50
-"""Of each cause; the rest of it is one row without a place."""
-
 MOST_OPS, MOST_CANDIDATES = 12, 20
 
 

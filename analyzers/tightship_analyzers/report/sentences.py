@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tightship_analyzers.analysis.rank_figures import MOST_PLACES
 from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.report.palette import bucket_label, cause_label
-from tightship_platform.results.analysis.figures import FusionCandidate, RooflineFamily
+from tightship_platform.results.analysis.figures import MOST_PLACES, FusionCandidate, RooflineFamily
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary
 from tightship_platform.results.analysis.run import RunAnalysis

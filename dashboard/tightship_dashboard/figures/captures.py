@@ -7,9 +7,10 @@ from zoneinfo import ZoneInfo
 
 from dash import html
 
-from tightship_dashboard.figures.elements import Node, attrs, missing, time_of
+from tightship_dashboard.figures.elements import Node, attrs, link, missing, time_of
 from tightship_dashboard.figures.palette import CAPTURE_STAGES
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import one_trace_href
 from tightship_platform.results.capture import Capture, CapturedRank
 from tightship_platform.units import format_bytes, plural, unbroken
 from tightship_platform.vocabulary import CaptureState
@@ -126,7 +127,8 @@ def _traces(capture: Capture) -> list[Node]:
     expected = len(capture.expected)
     if expected > len(ranks):
         items.append(html.Li(f"{expected - len(ranks)} to come", className="quiet"))
-    return [html.Ul(items, className="traces")]
+    analysis = link("Read the analysis", one_trace_href(capture.capture), className="act-link")
+    return [html.Ul([html.Li(analysis), *items], className="traces")]
 
 
 def trace_href(rank: CapturedRank) -> str:

@@ -33,7 +33,9 @@ def figure(gap: Gap) -> chart.Spec:
         top += lane.rows + 0.35
     notes.append(
         {
-            "x": length / NS_PER_MS / 2,
+            "x": 0,
+            "xref": "paper",
+            "xanchor": "left",
             "y": 1,
             "yref": "paper",
             "yanchor": "bottom",
@@ -50,7 +52,7 @@ def figure(gap: Gap) -> chart.Spec:
             barmode="overlay",
             bargap=0,
             hovermode="closest",
-            dragmode="pan",
+            dragmode="zoom",
             uniformtext={"mode": "hide", "minsize": 10},
             shapes=[
                 {

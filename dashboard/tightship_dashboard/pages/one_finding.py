@@ -24,7 +24,7 @@ from tightship_dashboard.figures.elements import (
 from tightship_dashboard.pages.view import View
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.links import Answer, fit_href, run_href, runs_href
+from tightship_dashboard.sentences.links import Answer, fit_href, one_trace_href, run_href, runs_href
 from tightship_dashboard.sentences.rule_text import rule_text
 from tightship_platform.database.models import Trace
 from tightship_platform.errors import NotFound
@@ -78,8 +78,11 @@ class _Read:
             self.finding = get_finding(session, int(key))
             self.run = get_run(session, self.finding.run)
             self.trace: Trace | None = None
+            self.capture: str | None = None
+            """The capture that the trace belongs to."""
             if self.finding.trace is not None:
                 self.trace = find_trace(session, self.finding.trace)
+                self.capture = self.trace.capture.key if self.trace.capture is not None else None
         summary = self.trace.summary if self.trace is not None else {}
         # Savings refer to the step as it is while nothing is recorded, where the step counter knows that.
         # A saving is given in unrecorded steps only where recording made them longer; so the shorter one is meant.
@@ -123,7 +126,7 @@ def _gap(view: View, evidence: list[Evidence], unit: SavingUnit) -> Node:
         ("The worst gap", "device went idle") if gap_lanes.is_idle(worst) else ("An example", "stretch began")
     )
     drawing = chart.draw(gap.figure(worst), graph_id="finding-gap", title=f"{gap.said_of(worst)}, in three lanes")
-    caption = [f"Milliseconds since the {zero}, {step}, ", time_of(worst.start_ns, view.zone), "."]
+    caption = [f"Milliseconds since the {zero}, {step}, ", time_of(worst.start_ns, view.zone), ". Drag to zoom in."]
     return section(heading, [html.Figure([drawing, html.Figcaption(caption)])], anchor="gap")
 
 
@@ -201,4 +204,7 @@ def _how_known(view: View, read: _Read) -> Node:
         body.append(html.P(["Rule ", html.Code(fmt.name(finding.rule)), "."]))
     if read.trace is not None:
         body.append(_trace(read.trace, view))
+    if read.trace is not None and read.capture is not None:
+        whole = link("All that this trace says", one_trace_href(read.capture, read.trace.rank), className="act-link")
+        body.append(html.P([whole, ": steps, gaps, kernels, critical path."]))
     return section("How we know", body, anchor="how")

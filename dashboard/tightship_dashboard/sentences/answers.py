@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tightship_analyzers.report.sentences import headline
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_CLAUSE
-from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, runs_href
+from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, run_href, runs_href
 from tightship_platform.queries.fleet import NO_TEAM
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding
 from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import as_bucket, counted_until_ns, has_no_trace, losses
 from tightship_platform.units import plural
-from tightship_platform.vocabulary import Bucket, RunState, SavingUnit
+from tightship_platform.vocabulary import Bucket, CaptureState, RunState, SavingUnit
 
 RANGE_WORDS = {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 
@@ -148,6 +151,27 @@ def one_finding(finding: Finding, step_ns: int | None) -> Answer:
         parts += [" (", Link(fmt.percent(saving.share_frac), "#cost"), f", {saving.method})"]
     workflow = finding.workflow
     return [*parts, ", in ", Link(fmt.name(workflow), runs_href(workflow=workflow)), "."]
+
+
+def one_trace(capture: Capture, analysis: RunAnalysis | None) -> Answer:
+    """Where the time of a capture's traces went; as long as nobody knows, how far the capture is."""
+    of: list[Part] = ["a run of ", Link(fmt.name(capture.workflow), run_href(capture.run))]
+    if analysis is not None:
+        ranks = plural(len(analysis.ranks), "rank")
+        return [headline(analysis), f" {ranks[0].upper()}{ranks[1:]} of ", *of, "."]
+    match capture.state:
+        case CaptureState.ANALYZED:
+            return ["The analysis of this capture of ", *of, " cannot be read by this release."]
+        case CaptureState.UPLOADED:
+            return ["The traces of this capture of ", *of, " are being analyzed."]
+        case CaptureState.FAILED | CaptureState.EXPIRED:
+            why = f": {_without_stop(fmt.name(capture.reason, limit=300))}" if capture.reason else ""
+            return [
+                "This capture of ",
+                *of,
+                f" {'failed' if capture.state == CaptureState.FAILED else 'expired'}{why}.",
+            ]
+    return ["This capture of ", *of, f" is {fmt.name(capture.state)}; its traces are analyzed when they have arrived."]
 
 
 def plain(answer: Answer) -> str:

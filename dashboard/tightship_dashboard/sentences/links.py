@@ -30,6 +30,11 @@ def finding_href(finding: object) -> str:
     return f"/findings/{quote(str(finding), safe='')}"
 
 
+def one_trace_href(capture: str, rank: int | None = None) -> str:
+    """Address of the page of a capture's traces; without a rank it shows the least productive one."""
+    return f"/traces/{quote(capture, safe='')}" + ("" if rank is None else f"?rank={rank}")
+
+
 def runs_href(**query: str | None) -> str:
     """Address of the list of runs, filtered; an empty filter leaves its name out."""
     given = {k: v for k, v in query.items() if v}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from tightship_dashboard.pages import one_run, runs, where_do_device_hours_go, will_it_fit
+from tightship_dashboard.pages import one_run, one_trace, runs, where_do_device_hours_go, will_it_fit
 from tightship_dashboard.server import first_paint, shell
 from tightship_dashboard.server.backend import PlatformBackend
 from tightship_platform.database.engine import Database
@@ -36,7 +36,8 @@ def mount(app: FastAPI, settings: Settings) -> None:
     dash.layout = shell.layout
     for part in (shell, where_do_device_hours_go, runs, one_run):
         part.register(dash, database)
-    will_it_fit.register(dash, database, settings)
+    for part in (will_it_fit, one_trace):
+        part.register(dash, database, settings)
     dash.init_app(app)
 
     @app.get("/favicon.ico", include_in_schema=False)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from dash import html
 
 from tightship_dashboard.figures.elements import Node, empty, prose, question
-from tightship_dashboard.pages import one_finding, one_run, runs, where_do_device_hours_go, will_it_fit
+from tightship_dashboard.pages import one_finding, one_run, one_trace, runs, where_do_device_hours_go, will_it_fit
 from tightship_dashboard.pages.view import View
 from tightship_dashboard.sentences.links import Answer
 from tightship_platform.errors import NotFound, TightshipError
@@ -36,7 +36,7 @@ def page_at(path: str | None) -> Page | None:
     for whole in (where_do_device_hours_go, runs, will_it_fit):
         if path == whole.PATH:
             return Page(whole.title(), whole.answer, whole.layout)
-    for one in (one_run, one_finding):
+    for one in (one_run, one_finding, one_trace):
         match = one.PATH.fullmatch(path)
         if match:
             key = unquote(match[1])

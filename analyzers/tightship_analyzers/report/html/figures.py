@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from tightship_analyzers.report.captions import across_words, device_words, one_of_each_cause, roofline_words
 from tightship_analyzers.report.gap_lanes import said_of
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Content, Markup, element, table
@@ -19,7 +18,6 @@ from tightship_analyzers.report.sentences import (
 )
 from tightship_platform.results.analysis.rank import RankAnalysis, RankFigures
 from tightship_platform.results.analysis.run import RunAnalysis
-from tightship_platform.results.evidence import Gap
 from tightship_platform.text import label
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 
@@ -35,7 +33,7 @@ MOST_RANKS_OPEN = 2
 
 def gaps_section(result: RunAnalysis) -> list[Markup]:
     """Why the device idles, and its longest waits, whatever a rule says of them."""
-    rows = _one_of_each_cause([(one, gap) for one in result.ranks for gap in one.gaps])
+    rows = one_of_each_cause([(one, gap) for one in result.ranks for gap in one.gaps])
     several = len(result.ranks) > 1
     one = least_productive(result)
     idle = idle_rows(one)
@@ -61,16 +59,6 @@ def gaps_section(result: RunAnalysis) -> list[Markup]:
         title = f"{said_of(gap, format_ns(gap.end_ns - gap.start_ns))} ({where})"
         parts.append(element("figure", [element("figcaption", title), drawing(gap)]))
     return parts
-
-
-def _one_of_each_cause(rows: list[tuple[RankAnalysis, Gap]]) -> list[tuple[RankAnalysis, Gap]]:
-    """The longest of each cause, then the others by length: five drawings of one cause tell little more than one."""
-    rows = sorted(rows, key=lambda row: row[1].start_ns - row[1].end_ns)
-    firsts: dict[Any, int] = {}
-    for number, (_, gap) in enumerate(rows):
-        firsts.setdefault(gap.cause, number)
-    order = [*firsts.values(), *(number for number in range(len(rows)) if number not in firsts.values())]
-    return [rows[number] for number in order]
 
 
 def across_section(result: RunAnalysis) -> list[Markup]:
@@ -101,8 +89,7 @@ def across_section(result: RunAnalysis) -> list[Markup]:
     return [
         element(
             "p",
-            f"From {plural(across.collectives, 'collective')} that the ranks share; times are "
-            f"{'per step' if across.steps else 'totals'}. What others waited is device time summed over them.",
+            across_words(across),
             class_="quiet",
         ),
         table(head, ranks, caption="What each rank costs the others"),
@@ -126,20 +113,9 @@ def device_section(result: RunAnalysis) -> list[Markup]:
 
 
 def _device(one: RankAnalysis) -> list[Markup]:
-    figures = one.figures
-    time, shared = figures.temporal, figures.overlap
-    if time is None:
+    figures, words = one.figures, device_words(one)
+    if words is None:
         return []
-    span = time.kernel_span_ns or 1
-    said = ", ".join(
-        f"{format_frac(ns / span)} {word}"
-        for ns, word in ((time.compute_ns, "computing"), (time.non_compute_ns, "moving data"), (time.idle_ns, "idle"))
-    )
-    lines = [f"From the first to the last device event, {format_ns(time.kernel_span_ns)}: {said}."]
-    if shared is not None and shared.comm_ns:
-        lines.append(
-            f"Communication ran {format_ns(shared.comm_ns)}, {format_frac(shared.frac)} of it while it computed."
-        )
     idle: list[list[Content]] = [
         [
             f"{row.device}/{row.stream}",
@@ -162,7 +138,7 @@ def _device(one: RankAnalysis) -> list[Markup]:
     ]
     more = len(figures.kernels) - len(kernels)
     return [
-        element("p", " ".join(lines)),
+        element("p", words),
         table(
             ("device/stream", "events", "waited for the host", "for the kernel's start", "otherwise"),
             idle,
@@ -223,16 +199,8 @@ def roofline_section(result: RunAnalysis) -> list[Markup]:
         ]
         for row in roof.families
     ]
-    known = format_frac(roof.known_ns / roof.kernel_ns) if roof.kernel_ns else "–"
-    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
-    said = (
-        f"Of the window's peak FLOPs on {roof.device}{whose} {format_frac(roof.mfu_frac)} were used. "
-        f"Work is known of {known} of kernel time; attainable is what memory and arithmetic allow for it."
-    )
-    if (steps := one.summary.steps) > 1:
-        said += f" Times are of all {steps} steps together."
     parts = [
-        element("p", said),
+        element("p", roofline_words(one, roof, several=len(result.ranks) > 1)),
         table(("kernels", "count", "time", "achieved", "attainable", "of the roof"), rows, caption="Roofline"),
     ]
     chains = [chain for chain in one.figures.fusion_candidates or [] if chain.saving_ns][:MOST_CHAINS]

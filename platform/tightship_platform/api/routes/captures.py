@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tightship_platform import captures
+from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, audit, require
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
@@ -10,7 +11,6 @@ from tightship_platform.queries import captures as capture_queries
 from tightship_platform.queries.analysis import get_analysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.capture import Capture
-from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import CaptureReport, CaptureRequest, LeaseRequest, Leases
 
@@ -63,21 +63,14 @@ def get_capture(key: str, database: Db) -> Answer:
 
 
 @router.get("/captures/{key}/analysis", dependencies=[needs(Scope.READ)], response_model=RunAnalysis)
-def analysis(key: str, database: Db) -> Answer:
+def read_analysis(key: str, database: Db) -> Answer:
     """What the traces of a capture say: figures of each rank, findings, and the ranks compared."""
     with database.session() as session:
         return Answer(get_analysis(session, key))
 
 
 @router.post("/captures/{key}/analysis", dependencies=[needs(Scope.CAPTURE)], response_model=Capture)
-def analyze_again(key: str, database: Db, settings: Config) -> Answer:
-    """Have the stored traces of a capture analyzed again, as after an upgrade; answers the capture. What an earlier
-    analysis says stays until the new one is done."""
-    with database.session() as session:
-        captures.analyze_again(session, key)
-        due = captures.count_waiting(session, key)
-        audit(session, require(Scope.CAPTURE).name, "capture.analyze", key)
-        return_value = capture_queries.get_capture(session, key)
-    for _ in range(due):
-        send(settings, ANALYZE_CAPTURE, key)
-    return Answer(return_value)
+def post_analysis(key: str, database: Db, settings: Config) -> Answer:
+    """Have the stored traces of a capture analyzed again, as after an upgrade; answers the capture. The result of the
+    earlier analysis stays until the new one is done."""
+    return Answer(analyze_again(database, settings, key))

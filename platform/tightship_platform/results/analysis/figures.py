@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_PLACES = 50
+"""Places of each cause; the others are summed in one row without a place."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Durations:

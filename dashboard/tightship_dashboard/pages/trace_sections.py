@@ -1,0 +1,292 @@
+"""The sections of *One trace*: each draws a part of the analysis, or nothing where the trace does not hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dash import html
+
+from tightship_analyzers.report.captions import across_words, device_words, one_of_each_cause, roofline_words
+from tightship_analyzers.report.palette import bucket_colour, bucket_label
+from tightship_analyzers.report.sentences import (
+    chain_words,
+    graph_words,
+    is_clean,
+    losses_first,
+    not_judged_words,
+    nothing_found,
+    ranks_on,
+    step_words,
+    steps_of,
+    steps_words,
+    together_words,
+    unclaimed_words,
+    whole_of,
+)
+from tightship_dashboard.figures import chart, gap, grid, trace_charts, trace_tables
+from tightship_dashboard.figures.elements import Node, link, section
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.links import finding_href, one_trace_href
+from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.units import unbroken
+from tightship_platform.vocabulary import Bucket, SavingUnit
+
+FINDINGS = "trace-findings"
+MOST_CHAINS = 8
+PER: Mapping[str, str] = {SavingUnit.STEP: " per step", SavingUnit.RECORDING: " of the recording"}
+Found = Mapping[tuple[str, str], int]
+"""(rule, place) → id of the finding's own page."""
+
+
+def sections(capture: str, result: RunAnalysis, one: RankAnalysis, found: Found) -> list[Node]:
+    """All that is known of a capture, with the figures of one of its ranks."""
+    several = len(result.ranks) > 1
+    parts = [
+        _where(one),
+        _ranks(capture, result, one) if several else None,
+        _steps(one),
+        _findings(result, found, several=several),
+        _idle(one, several=several),
+        trace_tables.idle(one),
+        *_across(result),
+        _path(one),
+        trace_tables.path_items(one),
+        *_device(one),
+        _roofline(one, several=several),
+        _notes(result),
+    ]
+    return [part for part in parts if part is not None]
+
+
+def _said(text: str | None, *, kind: str = "") -> list[Node]:
+    return [html.P(unbroken(fmt.name(text, limit=600)), className=kind)] if text else []
+
+
+def _where(one: RankAnalysis) -> Node | None:
+    rows = losses_first(one)
+    if not rows:
+        return None
+    total, steps = one.summary.window_ns or 1, one.summary.steps or 1
+    drawn = [
+        html.Tr(
+            [
+                html.Th(bucket_label(part), scope="row"),
+                html.Td(
+                    html.Div(
+                        html.Div(
+                            style={"left": "0", "width": f"{100 * ns / total:.3f}%", "background": bucket_colour(part)},
+                            className="bar part",
+                        ),
+                        className="track",
+                    ),
+                    className="draw",
+                ),
+                html.Td(fmt.duration(ns / steps), className="number"),
+                html.Td(fmt.share(ns, total), className="number share"),
+            ]
+        )
+        for part, ns in rows
+    ]
+    per = "A step" if one.summary.steps else "The recording"
+    caption = html.Caption(f"{per}, divided by what the device did or waited for", className="unseen")
+    table = html.Table([caption, html.Tbody(drawn)], className="bars")
+    title = f"Where the {whole_of(one)} of rank {one.rank} went"
+    return section(title, [table], anchor="where", aside=steps_of(one.summary))
+
+
+def _ranks(capture: str, result: RunAnalysis, one: RankAnalysis) -> Node:
+    used = {part for row in result.ranks for part, ns in row.summary.buckets.items() if ns}
+    stacked = [bucket for bucket in Bucket if bucket in used]
+    rows = []
+    for row in result.ranks:
+        total = row.summary.window_ns or 1
+        shares = [(bucket, row.summary.buckets.get(bucket, 0) / total) for bucket in stacked]
+        bars = [
+            html.Div(
+                className="bar",
+                style={"width": f"{100 * share:.3f}%", "background": bucket_colour(bucket)},
+                title=f"{bucket_label(bucket)}: {fmt.percent(share)}",
+            )
+            for bucket, share in shares
+            if share
+        ]
+        here = "here" if row.rank == one.rank else ""
+        length = row.summary.step_ns.mean if row.summary.step_ns else row.summary.window_ns
+        rows.append(
+            html.Tr(
+                [
+                    html.Th(link(f"rank {row.rank}", one_trace_href(capture, row.rank), className=here), scope="row"),
+                    html.Td(html.Div(bars, className="track stack"), className="draw"),
+                    html.Td(fmt.duration(length), className="number"),
+                    html.Td(fmt.percent(dict(shares).get(Bucket.PRODUCTIVE)), className="number share"),
+                ]
+            )
+        )
+    heads = ("rank", "", "mean step", "productive")
+    head = html.Thead(html.Tr([html.Th(text, scope="col") if text else html.Th("") for text in heads]))
+    colours = {bucket_label(bucket): bucket_colour(bucket) for bucket in stacked}
+    return section(
+        "All ranks",
+        [trace_charts.key(list(colours), colours), html.Table([head, html.Tbody(rows)], className="bars groups")],
+        anchor="ranks",
+        aside=ranks_on(result.ranks),
+    )
+
+
+def _steps(one: RankAnalysis) -> Node | None:
+    rows, colours = trace_charts.step_rows(one), trace_charts.bucket_colours()
+    if len(rows) < 2:
+        return None
+    drawing = chart.draw(
+        trace_charts.stacked(rows, colours), graph_id="trace-steps", title="Each step, divided by what filled it"
+    )
+    return section("Step by step", [trace_charts.key(trace_charts.order(rows), colours), drawing], anchor="steps")
+
+
+def _findings(result: RunAnalysis, found: Found, *, several: bool) -> Node:
+    after = [*_said(together_words(result)), *_said(unclaimed_words(result))]
+    if not result.findings:
+        kind = "quiet" if is_clean(result) else "notice status"
+        return section("What to do", [*_said(nothing_found(result), kind=kind), *after], anchor="what")
+    columns = [
+        grid.column("title", "What is wrong", "link", minWidth=150, flex=3),
+        grid.column("share", "Share", "number", unit="0..1", minWidth=70, width=84),
+        grid.column("saving", "Would save", "number", unit="ns", minWidth=150, flex=2, wide=True),
+        *(
+            [grid.column("rank", "Rank", "number", minWidth=60, width=74, why="Where it costs most", wide=True)]
+            * several
+        ),
+        grid.column("where", "Where", minWidth=120, flex=2, wide=True),
+        grid.column("fix", "What to change", minWidth=150, flex=3, wide=True),
+    ]
+    rows = [_finding(number, finding, found) for number, finding in enumerate(result.findings)]
+    table = grid.table(FINDINGS, columns, rows, label="Findings of this capture", wrap=True)
+    before = _said(steps_words(result), kind="quiet")
+    export = grid.export_button(FINDINGS, "findings.csv")
+    return section("What to do", [*before, table, *after], anchor="what", aside=export)
+
+
+def _finding(number: int, finding: TraceFinding, found: Found) -> grid.Row:
+    saving, page = finding.saving, found.get((finding.rule, finding.where))
+    span = fmt.span(saving.value, saving.low, saving.high)
+    return {
+        "id": str(number),
+        "title": fmt.cell(finding.title, limit=300),
+        "title_href": None if page is None else finding_href(page),
+        "share": saving.share_frac,
+        "share_text": fmt.percent(saving.share_frac),
+        "saving": saving.value,
+        "saving_text": f"{span}{PER.get(saving.unit, '')}, {saving.method}" if saving.method else span,
+        "rank": finding.rank,
+        "where": fmt.cell(finding.where, limit=200),
+        "fix": fmt.cell(finding.fix, limit=400),
+    }
+
+
+def _idle(one: RankAnalysis, *, several: bool) -> Node | None:
+    idle = sum(row.ns for row in one.figures.window_idle_causes or [])
+    if not idle and not one.gaps:
+        return None
+    whose = f" of rank {one.rank}" if several else ""
+    share = fmt.share(idle, one.summary.window_ns)
+    text = (
+        f"The device{whose} idles {share} of the {whole_of(one)}. Every nanosecond of that has one cause and one place."
+    )
+    figures = []
+    for number, (_, found) in enumerate(one_of_each_cause([(one, found) for found in one.gaps])):
+        where = f", {found.place}" if found.place else ""
+        caption = f"{step_words(one, found)}{where}; milliseconds since the gap began. Drag to zoom in, double-click "
+        caption += "to zoom out."
+        drawing = chart.draw(
+            gap.figure(found),
+            graph_id={"gap": str(number)},
+            title=f"{gap.said_of(found)}, in three lanes",
+        )
+        figures.append(html.Figure([drawing, html.Figcaption(fmt.name(caption, limit=400))], className="gap"))
+    more = html.Details([html.Summary(f"{len(figures) - 1} more"), *figures[1:]]) if len(figures) > 1 else None
+    shown = [*figures[:1], *([more] if more else [])]
+    body = [*_said(text), *_said(graph_words(one)), *shown]
+    return section("Why the device idles: its longest gaps", body, anchor="gaps")
+
+
+def _across(result: RunAnalysis) -> list[Node | None]:
+    across = result.across_ranks
+    title = "Who waits for whom"
+    if across is None:
+        why = f"Not compared: {result.not_compared}." if result.not_compared else "There is one rank only."
+        return [section(title, _said(why, kind="quiet"), anchor="across")]
+    body: list[Node] = _said(across_words(across), kind="quiet")
+    heat = trace_charts.late_map(across)
+    if heat is not None:
+        name = "How late each rank came in each step"
+        body += [html.P(f"{name}: by so much collectives would have begun sooner, had it come with the last but one.")]
+        body += [chart.draw(heat, graph_id="trace-late", title=name)]
+    else:
+        body += _said("The ranks share no whole steps, so totals are over the whole recording.", kind="quiet")
+    body.append(trace_tables.ranks(across))
+    export = grid.export_button("trace-ranks", "ranks.csv")
+    return [section(title, body, anchor="across", aside=export), trace_tables.collectives(across)]
+
+
+def _path(one: RankAnalysis) -> Node | None:
+    rows, colours = trace_charts.path_rows(one), trace_charts.part_colours()
+    if not rows:
+        return None
+    figure = trace_charts.stacked(rows, colours)
+    text = (
+        "The chain of causes behind the end of each step, without a gap. Only what lies on it can make the step "
+        "shorter; its parts sum to the step."
+    )
+    error = one.figures.simulation_error_frac
+    if error is not None:
+        text += f" The simulated step misses the measured one by {fmt.percent(error)}."
+    drawing = chart.draw(figure, graph_id="trace-path-steps", title="The critical path of each step by its parts")
+    return section(
+        "Critical path", [*_said(text), trace_charts.key(trace_charts.order(rows), colours), drawing], anchor="path"
+    )
+
+
+def _device(one: RankAnalysis) -> Sequence[Node | None]:
+    words = device_words(one)
+    if words is None:
+        text = "The file holds no device events: there are no kernels, streams or copies to show."
+        return [section("What the device did", _said(text, kind="quiet"), anchor="device")]
+    figures = one.figures
+    return [
+        section("What the device did", _said(words), anchor="device"),
+        trace_tables.kernels(figures),
+        trace_tables.streams(figures),
+        trace_tables.launches(figures.launches),
+        trace_tables.copies(figures.copies),
+    ]
+
+
+def _roofline(one: RankAnalysis, *, several: bool) -> Node | None:
+    roof = one.figures.roofline
+    if roof is None or not roof.families:
+        return None
+    body: list[Node] = [*_said(roofline_words(one, roof, several=several)), trace_tables.roofline(roof)]
+    chains = [chain for chain in one.figures.fusion_candidates or [] if chain.saving_ns][:MOST_CHAINS]
+    if chains:
+        body.append(html.H3("Chains of kernels that could be one"))
+        body.append(
+            html.Ul([html.Li(fmt.name(chain_words(chain), limit=400)) for chain in chains], className="sentences")
+        )
+    return section(
+        "How close to the roof", body, anchor="roof", aside=grid.export_button("trace-roofline", "roofline.csv")
+    )
+
+
+def _notes(result: RunAnalysis) -> Node | None:
+    lines = not_judged_words(result)
+    lines += [f"{one.source}: {warning}" for one in result.ranks for warning in one.summary.warnings]
+    lines += [f"Skipped: {line}" for line in result.skipped] + [f"Not read: {line}" for line in result.failed]
+    lines += [
+        f"The rule {rule} failed on these traces: a defect of ours; please report it" for rule in result.failed_rules
+    ]
+    if not lines:
+        return None
+    items = [html.Li(fmt.name(line, limit=600)) for line in dict.fromkeys(lines)]
+    return section("What was not judged, and why", [html.Ul(items, className="sentences quiet")], anchor="notes")
