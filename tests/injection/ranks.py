@@ -39,14 +39,14 @@ def run_ranks(base: Base, rng: random.Random, folder: Path, *, straggles: bool =
     said = analyze_paths([str(path) for path in paths]).findings
     for path in paths:
         path.unlink()
-    found = [(finding, rank.rank) for finding, rank in said if finding.rule == RULE]
-    mine = [finding for finding, rank in found if rank == slow and straggles]
+    found = [finding for finding in said if finding.rule == RULE]
+    mine = [finding for finding in found if finding.rank == slow and straggles]
     return Outcome(
         rule=RULE,
         base=base.name,
         found=bool(mine),
         injected_ns=cost_ns // base.steps,
-        claimed_ns=sum(finding.saving.value for finding in mine),
+        claimed_ns=sum(finding.saving.value or 0 for finding in mine),
         false=frozenset({RULE} if len(found) > len(mine) else ()),
     )
 
