@@ -33,7 +33,7 @@ def documented() -> list[str]:
 def test_the_document_follows_the_calls() -> None:
     trace = ROOT / "tests" / "data" / "traces" / "starved.json.gz"
     program = f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'support')!r}){PROGRAM}"
-    # In a process of its own: what other tests imported and derived would change the order.
+    # In its own process: what other tests imported and derived would change the order.
     done = subprocess.run([sys.executable, "-c", program, str(trace)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert documented() == done.stdout.split()
