@@ -40,10 +40,10 @@ def step_buckets(step: StepFigures) -> dict[Bucket, int] | None:
 
 def across_words(across: RankComparison) -> str:
     """What the comparison of the ranks rests on."""
-    left = f"; {across.left_out} without partner left out" if across.left_out else ""
+    left = f"; {across.left_out} without a partner left out" if across.left_out else ""
     return (
         f"From {plural(across.collectives, 'collective')} that the ranks share{left}; times are "
-        f"{'per step' if across.steps else 'totals'}. What others waited is device time summed over them."
+        f"{'per step' if across.steps else 'totals'}. The time that others waited is summed over them."
     )
 
 
@@ -55,22 +55,28 @@ def device_words(one: RankAnalysis) -> str | None:
     span = time.kernel_span_ns or 1
     parts = ", ".join(
         f"{format_frac(ns / span)} {word}"
-        for ns, word in ((time.compute_ns, "computing"), (time.non_compute_ns, "moving data"), (time.idle_ns, "idle"))
+        for ns, word in (
+            (time.compute_ns, "computing"),
+            (time.non_compute_ns, "communicating or copying"),
+            (time.idle_ns, "idle"),
+        )
     )
     text = f"From the first to the last device event, {format_ns(time.kernel_span_ns)}: {parts}."
     if shared is not None and shared.comm_ns:
-        text += f" Communication ran {format_ns(shared.comm_ns)}, {format_frac(shared.frac)} of it while it computed."
+        text += f" Communication ran {format_ns(shared.comm_ns)}, {format_frac(shared.frac)} of it under compute."
     return text
 
 
-def roofline_words(one: RankAnalysis, roof: Roofline, *, several: bool) -> str:
+def roofline_title(roof: Roofline) -> str:
+    """The heading, with the model of the device."""
+    return f"Roofline ({roof.device.replace('-', ' ').upper()})"
+
+
+def roofline_words(one: RankAnalysis, roof: Roofline) -> str:
     """How much of the device's peak was used, and how far that is known."""
     known = format_frac(roof.known_ns / roof.kernel_ns) if roof.kernel_ns else "–"
-    whose = f" of rank {one.rank}" if several else ""
-    text = (
-        f"Of the window's peak FLOPs on {roof.device}{whose} {format_frac(roof.mfu_frac)} were used. "
-        f"Work is known of {known} of kernel time; attainable is what memory and arithmetic allow for it."
-    )
+    mfu = "MFU unknown: no peak rate" if roof.mfu_frac is None else f"MFU ≥ {format_frac(roof.mfu_frac)}"
+    text = f"{mfu} (FLOPs known for {known} of kernel time). Attainable is what memory and arithmetic rates allow."
     if (steps := one.summary.steps) > 1:
         text += f" Times are of all {steps} steps together."
     return text

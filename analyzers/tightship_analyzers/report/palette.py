@@ -27,17 +27,17 @@ BUCKET_COLOUR: dict[Bucket, str] = {
 
 CAUSE_LABEL: dict[Cause, str] = {
     Cause.INPUT: "waiting for the next batch",
-    Cause.CHECKPOINT: "waiting while state is saved",
-    Cause.HOST_SYNC: "the host waits for a value",
-    Cause.HOST_DISPATCH: "waiting for the host to issue work",
-    Cause.SYNC_COPY: "the host stands in a copy",
-    Cause.ALLOCATOR: "the host asks the driver for memory",
-    Cause.COMPILATION: "the host compiles",
-    Cause.GARBAGE_COLLECTION: "the host collects garbage",
+    Cause.CHECKPOINT: "saving state (checkpoint)",
+    Cause.HOST_SYNC: "host blocked in a synchronization",
+    Cause.HOST_DISPATCH: "waiting for the host to launch work",
+    Cause.SYNC_COPY: "host blocked in a copy",
+    Cause.ALLOCATOR: "host allocating or freeing device memory",
+    Cause.COMPILATION: "host compiling or loading code",
+    Cause.GARBAGE_COLLECTION: "host collecting garbage",
     Cause.COLLECTIVE_WAIT: "waiting for a collective",
-    Cause.DEVICE_DEPENDENCY: "waiting for work that is queued already",
-    Cause.WINDOW_EDGE: "before the first or after the last work",
-    Cause.UNEXPLAINED: "the trace does not say why",
+    Cause.DEVICE_DEPENDENCY: "between queued kernels (dependency or launch latency)",
+    Cause.WINDOW_EDGE: "before the first or after the last kernel",
+    Cause.UNEXPLAINED: "cause not recorded",
 }
 """Why a device is idle."""
 

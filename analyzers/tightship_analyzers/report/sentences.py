@@ -13,31 +13,31 @@ from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_frac, format_ns, plural
-from tightship_platform.vocabulary import Bucket, SavingUnit
+from tightship_platform.vocabulary import Bucket, Method, SavingUnit
 
 LEAST_GRAPH_FRAC = 0.001
 """Share of the window below which captured graphs are not worth a line."""
 
 LEAST_UNCLAIMED_FRAC = 0.1
-"""Share of the window from which on it is said that nothing is advised about it."""
+"""Share of the window above which it is reported that no finding covers it."""
 
 CLAUSE: dict[str, str] = {
-    Bucket.INPUT: "waits for the next batch",
-    Bucket.CHECKPOINT: "waits while state is saved",
-    Bucket.HOST_SYNC: "runs dry while the host waits for a value",
-    Bucket.HOST: "waits for the host to issue work",
-    Bucket.QUEUED: "waits though the next work is queued already",
-    Bucket.COMMUNICATION: "communicates with nothing to hide it",
-    Bucket.UNEXPLAINED: "does nothing, and the trace does not say why",
+    Bucket.INPUT: "idle waiting for the next batch",
+    Bucket.CHECKPOINT: "idle while state is saved",
+    Bucket.HOST_SYNC: "idle after the host was blocked in a synchronization",
+    Bucket.HOST: "idle waiting for the host to launch work",
+    Bucket.QUEUED: "idle between kernels that were already queued (dependency or launch latency)",
+    Bucket.COMMUNICATION: "exposed communication",
+    Bucket.UNEXPLAINED: "idle for a reason that the trace does not show",
 }
-"""How a sentence goes on after 'the device'."""
+"""How a sentence goes on after '5.0 %'."""
 
 HOST_CLAUSE = {
-    Cause.ALLOCATOR.word: "waits for the host, which most of all asks the driver for memory",
-    Cause.COMPILATION.word: "waits for the host, which most of all compiles or loads code",
-    Cause.GARBAGE_COLLECTION.word: "waits for the host, which most of all collects garbage",
+    Cause.ALLOCATOR.word: "idle while the host mostly allocates or frees device memory",
+    Cause.COMPILATION.word: "idle while the host mostly compiles or loads code",
+    Cause.GARBAGE_COLLECTION.word: "idle while the host mostly collects garbage",
 }
-"""The same for `host` where something else than issuing work takes the most of it."""
+"""The same for `host` where something else than launching work takes the most of it."""
 
 
 def headline(result: RunAnalysis) -> str:
@@ -46,35 +46,44 @@ def headline(result: RunAnalysis) -> str:
     summary = worst.summary
     total = summary.window_ns
     if not total or not summary.buckets:
-        return "The trace holds nothing that can be judged."
+        return "Nothing in the trace can be judged."
     losses = [row for row in losses_first(worst) if row[0] != Bucket.PRODUCTIVE]
-    said = f"{_whom(result, worst)} works {format_frac(_productive(worst))} of the {whole_of(worst)}"
+    apart = " without communication" if summary.buckets.get(Bucket.COMMUNICATION) else ""
+    text = (
+        f"{_whom(result, worst)}{_device(worst)} busy {format_frac(_productive(worst))} of the {whole_of(worst)}{apart}"
+    )
     if not losses:
-        return f"{said}."
+        return f"{text}."
     part, ns = losses[0]
-    return f"{said}; {format_frac(ns / total)} it {_clause(worst, part)}."
+    return f"{text}; {format_frac(ns / total)} {_clause(worst, part)}."
 
 
 def _whom(result: RunAnalysis, worst: RankAnalysis) -> str:
     count, all_whole = len(whole_ranks(result)), len(whole_ranks(result)) == len(result.ranks)
     if len(result.ranks) == 1:
-        return "The device"
+        return ""
     if count == 1:
-        return f"Rank {worst.rank}, the only whole one,"
-    return f"Rank {worst.rank}, the least productive of {count}{'' if all_whole else ' whole ones'},"
+        return f"Rank {worst.rank}, the only complete one: "
+    return f"Rank {worst.rank}, the least productive of {count}{'' if all_whole else ' complete ones'}: "
+
+
+def _device(one: RankAnalysis) -> str:
+    return "CPU" if one.summary.device_kind == "cpu" else "GPU"
 
 
 def _clause(one: RankAnalysis, part: str) -> str:
-    if part in (Bucket.HOST, Bucket.UNEXPLAINED):
-        by_cause = {row.cause: 0 for row in one.figures.window_idle_causes or []}
-        for row in one.figures.window_idle_causes or []:
-            by_cause[row.cause] += row.ns
-        if part == Bucket.UNEXPLAINED:
-            outside = by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0)
-            return "has not begun its work or is done with it" if outside else CLAUSE[part]
+    rows = one.figures.window_idle_causes or []
+    by_cause = {row.cause: 0 for row in rows}
+    for row in rows:
+        by_cause[row.cause] += row.ns
+    if part == Bucket.UNEXPLAINED and by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0):
+        edges = [row for row in rows if row.cause == Cause.WINDOW_EDGE.word]
+        place = max(edges, key=lambda row: row.ns).place
+        return "idle before the first or after the last kernel" + (f" (CPU: `{place}`)" if place else "")
+    if part == Bucket.HOST:
         cause = max((*HOST_CLAUSE, Cause.HOST_DISPATCH.word), key=lambda word: by_cause.get(word, 0))
         return HOST_CLAUSE.get(cause, CLAUSE[Bucket.HOST])
-    return CLAUSE.get(part, f"is in {bucket_label(part)}")
+    return CLAUSE.get(part, f"in {bucket_label(part)}")
 
 
 def devices_differ(result: RunAnalysis) -> str | None:
@@ -84,13 +93,13 @@ def devices_differ(result: RunAnalysis) -> str | None:
         ranks.setdefault(device_of(one.summary), []).append(str(one.rank))
     if len(ranks) < 2:
         return None
-    told = "; ".join(f"{device}: rank {', '.join(numbers)}" for device, numbers in ranks.items())
-    return f"The devices differ ({told}); if these are two runs, compare them with `tightship diff`."
+    listed = "; ".join(f"{device}: rank {', '.join(numbers)}" for device, numbers in ranks.items())
+    return f"The devices differ ({listed}); if these are two runs, compare them with `tightship diff`."
 
 
 def least_productive(result: RunAnalysis) -> RankAnalysis:
-    """The rank of the smallest productive share, the first one of several; a file that was cut off tells of another
-    stretch of time than the others and is none of them."""
+    """The rank of the smallest productive share, the first one of several. A file that was cut off covers another
+    stretch of time than the others and does not compete."""
     return min(whole_ranks(result), key=_productive)
 
 
@@ -100,16 +109,16 @@ def whole_ranks(result: RunAnalysis) -> Sequence[RankAnalysis]:
 
 
 def nothing_found(result: RunAnalysis) -> str:
-    """What is said where there is no finding; a clean bill only for traces whose steps could be judged."""
+    """The line shown where there is no finding; a clean bill only for traces whose steps could be judged."""
     judged = result.rules - len(result.not_judged)
     counted = f"{judged} of {plural(result.rules, 'rule')} judged"
     if is_clean(result):
         return f"Nothing above the thresholds; {counted}."
     if not judged:
-        return "No advice: no rule could judge; why stands below."
+        return "No advice: no rule applied to this trace; the reasons are below."
     if not any(one.summary.buckets for one in result.ranks):
         return "No advice: nothing that was recorded can be judged."
-    return f"No advice: {counted} the recording as a whole, and found nothing. Steps would tell more; how stands below."
+    return f"No advice: {counted} the recording as a whole and found nothing. With steps more rules apply; see below."
 
 
 def is_clean(result: RunAnalysis) -> bool:
@@ -156,6 +165,11 @@ def saving_words(finding: TraceFinding) -> str:
     saving, unit = finding.saving, SavingUnit(finding.saving.unit)
     per, whole = (" a step", "it") if unit == SavingUnit.STEP else ("", f"the {unit.whole}")
     share = f"{format_frac(saving.share_frac)} of {whole}"
+    if saving.method == Method.BOUND:
+        if saving.value == saving.high:
+            return f"estimate, upper bound {format_ns(saving.high)}{per}, {share}"
+        value, low, high = (format_ns(ns) for ns in (saving.value, saving.low, saving.high))
+        return f"estimate {value}{per} ({low} to upper bound {high}), {share}"
     if not saving.low and saving.value == saving.high:
         return f"up to {format_ns(saving.high)}{per} ({saving.method}), {share}"
     between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "
@@ -177,31 +191,30 @@ def together_words(result: RunAnalysis) -> str | None:
 
 
 def unclaimed_words(result: RunAnalysis) -> str | None:
-    """What took much of the time and no finding claims, on the least productive rank; None where that is little."""
+    """What took much of the time and no finding covers, on the least productive rank; None where that is little."""
     one = least_productive(result)
-    told = {finding.rule for finding in result.findings if finding.of_ranks}
+    across = {finding.rule for finding in result.findings if finding.of_ranks}
     lost = {
         part: ns
         for part, ns in one.summary.unclaimed_ns.items()
-        if not (told and part == Bucket.COMMUNICATION)  # what ranks side by side show claims no time
+        if not (across and part == Bucket.COMMUNICATION)  # what ranks side by side show claims no time
     }
     part = max(lost, key=lambda part: lost[part], default="")
     share = lost.get(part, 0) / (one.summary.window_ns or 1)
     if share < LEAST_UNCLAIMED_FRAC:
         return None
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
-    when = f"{format_frac(share)} of the {whole_of(one)}{whose} in which the device {_clause(one, part)}"
-    return f"No finding gives back any of the {when}."
+    return f"{format_frac(share)} of the {whole_of(one)}{whose} is not covered by any finding: {_clause(one, part)}."
 
 
 def steps_words(result: RunAnalysis) -> str:
-    """In whose steps savings are told."""
+    """Which steps savings refer to."""
     if not any(one.summary.steps for one in result.ranks):
-        return "Savings are told of the whole recording, which marks no steps; recording makes programs slower."
+        return "Savings are of the whole recording, which marks no steps; profiling makes programs slower."
     untraced_ns = least_productive(result).summary.untraced_step_ns
     if untraced_ns is None:
-        return "In steps as recorded: recording makes them longer, most with stacks; a file does not tell how much."
-    return f"Savings are in steps without recording, of {format_ns(untraced_ns)}; other figures in steps as recorded."
+        return "Savings are per step as recorded: profiling makes steps longer, most of all with stacks."
+    return f"Savings are per step without profiling ({format_ns(untraced_ns)}); other figures are as recorded."
 
 
 def graph_words(one: RankAnalysis) -> str | None:
@@ -212,8 +225,8 @@ def graph_words(one: RankAnalysis) -> str | None:
     steps = one.summary.steps
     long = f"{format_ns(ns // steps)} a step" if steps else format_ns(ns)
     return (
-        f"{long} of it ({format_frac(ns / window)}) lies before work of captured graphs that were launched already: "
-        "they begin late or pause within."
+        f"{long} of it ({format_frac(ns / window)}) is inside CUDA graphs that were already launched, or before their "
+        "first kernel."
     )
 
 

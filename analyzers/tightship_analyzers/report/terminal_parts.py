@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tightship_analyzers.report.captions import roofline_title, roofline_words
 from tightship_analyzers.report.sentences import chain_words, graph_words, idle_rows, least_productive, rates_of
 from tightship_platform.results.analysis.figures import FactCost
 from tightship_platform.results.analysis.rank import RankAnalysis
@@ -29,7 +30,7 @@ PLACE_CHARS = 70
 
 
 def print_across(console: Console, result: RunAnalysis) -> None:
-    """Who keeps whom waiting, where the traces tell."""
+    """Who waits for whom, where the traces show it."""
     if len(result.ranks) < 2:
         return
     across = result.across_ranks
@@ -37,7 +38,7 @@ def print_across(console: Console, result: RunAnalysis) -> None:
         console.print(Text(f"Ranks not compared: {result.not_compared}", style="dim"), soft_wrap=True)
         console.print()
         return
-    console.print(Text("Who keeps whom waiting", style="bold"))
+    console.print(Text("Who waits for whom", style="bold"))
     console.print(Text(_headline(across), style="dim"), soft_wrap=True)
     table = _grid(("RANK", "LAST AT", "OTHERS WAITED", "RUN WAITED FOR IT ALONE", "WAITED ITSELF"))
     for row in [row for row in across.ranks if row.last][:MOST_RANKS]:
@@ -46,7 +47,7 @@ def print_across(console: Console, result: RunAnalysis) -> None:
     worst = across.worst[0]
     console.print(
         Text(
-            f"  Most uneven: {label(worst.name, NAME_CHARS)} number {worst.number}, rank {worst.first_rank} came "
+            f"  Largest skew: {label(worst.name, NAME_CHARS)} number {worst.number}, rank {worst.first_rank} came "
             f"{format_ns(worst.skew_ns)} before rank {worst.last_rank}"
         ),
         soft_wrap=True,
@@ -57,7 +58,7 @@ def print_across(console: Console, result: RunAnalysis) -> None:
 def _headline(across: RankComparison) -> str:
     steps = across.steps or 0
     per = f", per step over {plural(steps, 'step')}" if steps > 1 else ", in the one step" if steps else ", in all"
-    left = f"; {across.left_out} without partner left out" if across.left_out else ""
+    left = f"; {across.left_out} without a partner left out" if across.left_out else ""
     return f"Arrival at {plural(across.collectives, 'collective')}{per}{left}."
 
 
@@ -74,7 +75,7 @@ def _cells(row: RankSkew, across: RankComparison) -> Sequence[str]:
 
 
 def print_idle(console: Console, result: RunAnalysis) -> None:
-    """Why the device idles and where in the program; of several ranks that of the least productive."""
+    """Why the device is idle and where in the program; of several ranks that of the least productive."""
     one = least_productive(result)
     rows = idle_rows(one)
     total = sum(ns for _, _, ns in rows)
@@ -85,7 +86,7 @@ def print_idle(console: Console, result: RunAnalysis) -> None:
     window, steps = summary.window_ns, summary.steps
     long = f"{format_ns(total // steps)} a step" if steps else format_ns(total)
     share = f"{format_frac(total / window)} of {'it' if steps else 'the recording'}"
-    console.print(Text(f"Why the device{whose} idles ({long}, {share})", style="bold"))
+    console.print(Text(f"Why the device{whose} is idle ({long}, {share})", style="bold"))
     if graphs := graph_words(one):
         console.print(Text(graphs, style="dim"), soft_wrap=True)
     table = _grid(("SHARE", "A STEP" if steps else "TIME", "CAUSE", "PLACE"), left=(2, 3))
@@ -94,7 +95,7 @@ def print_idle(console: Console, result: RunAnalysis) -> None:
     rest = sum(ns for _, _, ns in rows[MOST_IDLE_ROWS:])
     if rest:
         more = Text(f"{len(rows) - MOST_IDLE_ROWS} more in the JSON")
-        table.add_row(format_frac(rest / window), format_ns(rest // (steps or 1)), "elsewhere", more)
+        table.add_row(format_frac(rest / window), format_ns(rest // (steps or 1)), "other places", more)
     console.print(Padding(table, (1, 0, 1, 2), expand=False))
 
 
@@ -104,14 +105,10 @@ def print_roofline(console: Console, result: RunAnalysis) -> None:
     roof = one.figures.roofline
     if roof is None or not roof.families:
         return
-    known = format_frac(roof.known_ns / roof.kernel_ns) if roof.kernel_ns else "–"
     whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
-    console.print(Text(f"Against the roof of {roof.device}{whose}", style="bold"))
-    used = f"{format_frac(roof.mfu_frac)} of peak FLOPs were used; the work of {known} of kernel time is known."
-    if (steps := one.summary.steps) > 1:
-        used += f" Times are of all {steps} steps together."
-    console.print(Text(used, style="dim"), soft_wrap=True)
-    table = _grid(("KERNELS", "TIME", "ACHIEVED", "ATTAINABLE", "OF THE ROOF", "MEMORY-BOUND"), left=(0,))
+    console.print(Text(roofline_title(roof) + whose, style="bold"))
+    console.print(Text(roofline_words(one, roof), style="dim"), soft_wrap=True)
+    table = _grid(("KERNELS", "TIME", "ACHIEVED", "ATTAINABLE", "OF ROOFLINE", "MEMORY-BOUND"), left=(0,))
     for row in [row for row in roof.families if row.device_ns >= LEAST_FAMILY_FRAC * roof.known_ns]:
         table.add_row(
             f"{row.family} {row.dtype or 'integers'}",
@@ -124,7 +121,7 @@ def print_roofline(console: Console, result: RunAnalysis) -> None:
     for chain in (one.figures.fusion_candidates or [])[:MOST_CHAINS]:
         if chain.saving_ns * LEAST_CHAIN_PARTS < roof.window_ns:
             break
-        console.print(Text(f"  Could be one kernel: {chain_words(chain)}", style="dim"), soft_wrap=True)
+        console.print(Text(f"  Fusion candidate: {chain_words(chain)}", style="dim"), soft_wrap=True)
     console.print()
 
 

@@ -154,7 +154,7 @@ def roofline(roof: Roofline) -> Node:
         _ns("ns", "Time"),
         grid.column("achieved", "Achieved", minWidth=110, width=140, type="rightAligned", wide=True),
         grid.column("attainable", "Attainable", minWidth=110, width=140, type="rightAligned", wide=True),
-        grid.column("roof", "Of the roof", "number", unit="0..1", minWidth=84, width=110),
+        grid.column("roof", "Of roofline", "number", unit="0..1", minWidth=84, width=110),
         grid.column("memory", "Memory-bound", "number", unit="0..1", minWidth=90, width=130, wide=True),
     ]
     return grid.table("trace-roofline", columns, rows, label="Roofline")

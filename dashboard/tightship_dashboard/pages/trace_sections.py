@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from dash import html
 
-from tightship_analyzers.report.captions import across_words, device_words, one_of_each_cause, roofline_words
+from tightship_analyzers.report.captions import (
+    across_words,
+    device_words,
+    one_of_each_cause,
+    roofline_title,
+    roofline_words,
+)
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import (
     chain_words,
@@ -191,9 +197,7 @@ def _idle(one: RankAnalysis, *, several: bool) -> Node | None:
         return None
     whose = f" of rank {one.rank}" if several else ""
     share = fmt.share(idle, one.summary.window_ns)
-    text = (
-        f"The device{whose} idles {share} of the {whole_of(one)}. Every nanosecond of that has one cause and one place."
-    )
+    text = f"The device{whose} is idle for {share} of the {whole_of(one)}. Each nanosecond has one cause and one place."
     figures = []
     for number, (_, found) in enumerate(one_of_each_cause([(one, found) for found in one.gaps])):
         where = f", {found.place}" if found.place else ""
@@ -208,7 +212,7 @@ def _idle(one: RankAnalysis, *, several: bool) -> Node | None:
     more = html.Details([html.Summary(f"{len(figures) - 1} more"), *figures[1:]]) if len(figures) > 1 else None
     shown = [*figures[:1], *([more] if more else [])]
     body = [*_said(text), *_said(graph_words(one)), *shown]
-    return section("Why the device idles: its longest gaps", body, anchor="gaps")
+    return section("Why the device is idle: its longest gaps", body, anchor="gaps")
 
 
 def _across(result: RunAnalysis) -> list[Node | None]:
@@ -267,15 +271,18 @@ def _roofline(one: RankAnalysis, *, several: bool) -> Node | None:
     roof = one.figures.roofline
     if roof is None or not roof.families:
         return None
-    body: list[Node] = [*_said(roofline_words(one, roof, several=several)), trace_tables.roofline(roof)]
+    body: list[Node] = [*_said(roofline_words(one, roof)), trace_tables.roofline(roof)]
     chains = [chain for chain in one.figures.fusion_candidates or [] if chain.saving_ns][:MOST_CHAINS]
     if chains:
-        body.append(html.H3("Chains of kernels that could be one"))
+        body.append(html.H3("Fusion candidates: chains of memory-bound kernels"))
         body.append(
             html.Ul([html.Li(fmt.name(chain_words(chain), limit=400)) for chain in chains], className="sentences")
         )
     return section(
-        "How close to the roof", body, anchor="roof", aside=grid.export_button("trace-roofline", "roofline.csv")
+        roofline_title(roof) + (f" of rank {one.rank}" if several else ""),
+        body,
+        anchor="roof",
+        aside=grid.export_button("trace-roofline", "roofline.csv"),
     )
 
 

@@ -205,7 +205,7 @@ def test_the_json_equals_the_exact_reference(recording: Path) -> None:
 @pytest.mark.reference
 def test_eight_ranks_are_compared() -> None:
     result = run(DLRM)
-    assert result.exit_code == 0 and "Who keeps whom waiting" in result.output
+    assert result.exit_code == 0 and "Who waits for whom" in result.output
     across = ask(DLRM)["across_ranks"]
     assert across["ranks"][0]["rank"] == 7 and across["ranks"][0]["last"] == 5 and across["collectives"] == 8
 

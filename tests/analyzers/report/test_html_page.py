@@ -59,7 +59,7 @@ def read(*paths: Path, gaps: int = 3) -> Read:
 def test_the_page_holds_verdict_place_fix_saving_evidence_and_timelines() -> None:
     found = read(RECORDED / "starved.json.gz")
     for words in (
-        "waits for the next batch",
+        "waiting for the next batch",
         "jobs.py:",
         "num_workers=",
         "simulated",
@@ -119,6 +119,6 @@ def test_the_command_writes_the_page_beside_the_report(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     done = CliRunner().invoke(analyze, [str(RECORDED / "starved.json.gz"), "--html", str(target)])
     assert done.exit_code == 0 and "starved-input" in done.output
-    assert "waits for the next batch" in Read(target.read_text()).words
+    assert "waiting for the next batch" in Read(target.read_text()).words
     lost = CliRunner().invoke(analyze, [str(RECORDED / "fed.json.gz"), "--html", str(tmp_path / "no" / "x.html")])
     assert isinstance(lost.exception, TightshipError) and "cannot be written" in str(lost.exception)

@@ -83,7 +83,7 @@ def test_work_that_is_queued_is_not_called_the_hosts(tmp_path: Path) -> None:
     parts = one.summary.buckets
     assert sum(parts.values()) == one.summary.window_ns == 3_000_000
     assert parts[Bucket.QUEUED] == 3 * 600_000
-    assert "works 20.0 % of the step; 60.0 % it waits though the next work is queued already" in headline(result)
+    assert "GPU busy 20.0 % of the step; 60.0 % idle between kernels that were already queued" in headline(result)
     assert "queued" in page(result)
 
 
@@ -96,7 +96,7 @@ def test_idle_time_before_work_of_a_launched_graph_is_reported(tmp_path: Path) -
 
 
 def test_a_host_that_is_late_is_called_so(tmp_path: Path) -> None:
-    assert "it waits for the host to issue work" in headline(judged(dispatching(tmp_path / "x.json")))
+    assert "idle waiting for the host to launch work" in headline(judged(dispatching(tmp_path / "x.json")))
 
 
 def test_idle_time_on_the_faces_is_that_of_the_steps(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_idle_time_on_the_faces_is_that_of_the_steps(tmp_path: Path) -> None:
     assert idle_ns == one.summary.window_ns - parts[Bucket.PRODUCTIVE]
     assert sum(row.ns for row in one.figures.idle_causes) < idle_ns
     share = format_frac(idle_ns / one.summary.window_ns)
-    assert f"Why the device idles (625 µs a step, {share} of it)" in report(path)
-    assert f"The device idles {share} of the step." in page(judged(path)).replace("\xa0", " ")
+    assert f"Why the device is idle (625 µs a step, {share} of it)" in report(path)
+    assert f"The device is idle for {share} of the step." in page(judged(path)).replace("\xa0", " ")
 
 
 def test_a_trace_without_steps_gets_no_clean_bill(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_clean_bill_says_how_many_rules_judged(tmp_path: Path) -> None:
         return CliRunner().invoke(analyze, [str(RECORDED / "healthy.json.gz"), "--rule", rule]).output
 
     assert "Nothing above the thresholds; 1 of 1 rule judged." in said("loop-indexing")
-    assert "No advice: no rule could judge" in said("starved-input"), "the trace has no loader"
+    assert "No advice: no rule applied" in said("starved-input"), "the trace has no loader"
 
 
 def internal(rule: str, *, value: int, low: int, high: int) -> Finding:
@@ -147,13 +147,13 @@ def finding(rule: str, *, value: int, low: int, high: int) -> TraceFinding:
 
 def test_a_saving_that_may_be_nothing_is_not_given_by_its_upper_end() -> None:
     may = finding("a", value=300_000_000, low=0, high=400_000_000)
-    assert saving_words(may) == "300 ms a step (0 ns to 400 ms, bound), 30.0 % of it"
+    assert saving_words(may) == "estimate 300 ms a step (0 ns to upper bound 400 ms), 30.0 % of it"
     most = finding("d", value=400_000_000, low=0, high=400_000_000)
-    assert saving_words(most) == "up to 400 ms a step (bound), 40.0 % of it"
+    assert saving_words(most) == "estimate, upper bound 400 ms a step, 40.0 % of it"
     sure = finding("b", value=200_000_000, low=180_000_000, high=220_000_000)
-    assert saving_words(sure) == "200 ms a step (180 ms to 220 ms, bound), 20.0 % of it"
+    assert saving_words(sure) == "estimate 200 ms a step (180 ms to upper bound 220 ms), 20.0 % of it"
     exact = finding("c", value=200_000_000, low=200_000_000, high=200_000_000)
-    assert saving_words(exact) == "200 ms a step (bound), 20.0 % of it"
+    assert saving_words(exact) == "estimate, upper bound 200 ms a step, 20.0 % of it"
     wide = finding("e", value=300_000_000, low=0, high=300_000_000)
     assert midpoint_frac(wide) == 0.15 and midpoint_frac(sure) == 0.2
     assert midpoint_frac(finding("d", value=0, low=0, high=0)) == 0
@@ -169,9 +169,11 @@ def test_savings_are_given_in_the_steps_that_were_given() -> None:
     def said(*options: str) -> str:
         return CliRunner().invoke(analyze, [str(RECORDED / "starved.json.gz"), *options]).output
 
-    assert "In steps as recorded" in said()
+    assert "Savings are per step as recorded" in said()
     given = said("--untraced-step", "10ms")
-    assert "Savings are in steps without recording, of 10.0 ms" in given and "In steps as recorded" not in given
+    assert (
+        "Savings are per step without profiling (10.0 ms)" in given and "Savings are per step as recorded" not in given
+    )
     assert "10.0 ms without it" in given
 
 
@@ -204,7 +206,7 @@ def test_drawings_show_one_gap_of_each_cause_first_and_name_the_step(tmp_path: P
     assert [step_words(one, gap) for gap in one.gaps][2] == "ProfilerStep#9"
     drawn = page(analyze_paths([str(path)], wanted=Wanted(gaps=3))).replace("\xa0", " ")
     captions = re.findall("<figcaption>([^<]*)", drawn)
-    assert "ProfilerStep#9" in captions[2] and "queued already" in captions[2]
+    assert "ProfilerStep#9" in captions[2] and "between queued kernels" in captions[2]
 
 
 def test_the_width_of_piped_output_follows_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,12 +238,12 @@ def test_a_cut_off_rank_is_not_held_against_whole_ones(tmp_path: Path) -> None:
         path = tmp_path / f"{rank}.json"
         path.write_bytes(trace_files.trace_text(trace.events, before={"distributedInfo": {"rank": rank}}, after={}))
     both = analyze_paths([str(tmp_path)])
-    assert headline(both).startswith("Rank 1, the least productive of 2,")
+    assert headline(both).startswith("Rank 1, the least productive of 2: GPU busy")
     text = (tmp_path / "1.json").read_bytes()
     (tmp_path / "1.json").write_bytes(text[: 2 * len(text) // 3])
     result = analyze_paths([str(tmp_path)])
     assert result.ranks[0].summary.covered_frac == 1.0
-    assert headline(result).startswith("Rank 0, the only whole one, works 30.0 %")
+    assert headline(result).startswith("Rank 0, the only complete one: GPU busy 30.0 %")
 
 
 def test_what_no_finding_gives_back_is_said(tmp_path: Path) -> None:
@@ -250,8 +252,8 @@ def test_what_no_finding_gives_back_is_said(tmp_path: Path) -> None:
     buckets = one.summary.buckets
     assert Bucket.PRODUCTIVE not in lost and all(ns <= buckets[part] for part, ns in lost.items())
     share = format_frac(lost[Bucket.QUEUED] / one.summary.window_ns)
-    when = f"{share} of the step in which the device waits though the next work is queued already"
-    said = f"No finding gives back any of the {when}."
+    why = "idle between kernels that were already queued (dependency or launch latency)"
+    said = f"{share} of the step is not covered by any finding: {why}."
     assert unclaimed_words(result) == said
     assert said.replace(" %", "\xa0%") in page(result)
     assert said in " ".join(CliRunner().invoke(analyze, [str(tmp_path / "graphs.json")]).stdout.split())
@@ -269,5 +271,5 @@ def test_of_a_file_that_cannot_be_judged_only_that_is_said(tmp_path: Path) -> No
     path.write_bytes(text[: 9 * len(text) // 10])
     lines = [line for line in CliRunner().invoke(analyze, [str(path)]).stdout.splitlines() if line]
     assert lines[0].startswith(f"{path}: nothing is judged: the file holds a header that names a device")
-    assert lines[1] == "The trace holds nothing that can be judged."
+    assert lines[1] == "Nothing in the trace can be judged."
     assert len(lines) == 3 and "cut off at byte" in lines[2]

@@ -233,9 +233,9 @@ def test_frames_that_enclose_everything_give_way_to_those_that_tell_something() 
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        ("host sync", "device idle 40.0 ms: the host waits for a value"),
-        ("host_sync", "device idle 40.0 ms: the host waits for a value"),
-        ("checkpoint", "device idle 40.0 ms: waiting while state is saved"),
+        ("host sync", "device idle 40.0 ms: host blocked in a synchronization"),
+        ("host_sync", "device idle 40.0 ms: host blocked in a synchronization"),
+        ("checkpoint", "device idle 40.0 ms: saving state (checkpoint)"),
         ("loop", "40.0 ms in this loop"),
         ("", "device idle 40.0 ms: cause unknown"),
         ("something new", "device idle 40.0 ms: something new"),

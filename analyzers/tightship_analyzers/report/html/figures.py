@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.report.captions import across_words, device_words, one_of_each_cause, roofline_words
+from tightship_analyzers.report.captions import (
+    across_words,
+    device_words,
+    one_of_each_cause,
+    roofline_title,
+    roofline_words,
+)
 from tightship_analyzers.report.gap_lanes import said_of
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Content, Markup, element, table
@@ -48,7 +54,7 @@ def gaps_section(result: RunAnalysis) -> list[Markup]:
     if cells:
         whose = f" of rank {one.rank}" if several else ""
         share = f"{format_frac(idle_ns / window)} of the {whole_of(one)}"
-        said = f"The device{whose} idles {share}. Every nanosecond of that has one cause and one place; the largest:"
+        said = f"The device{whose} is idle for {share}. Each nanosecond has one cause and one place; the largest:"
         head = ("cause", "place", f"of the {whole_of(one)}", "a step" if steps else "in all")
         parts.append(element("p", said))
         parts.append(table(head, cells, left=(0, 1), caption="Idle time by cause"))
@@ -199,13 +205,14 @@ def roofline_section(result: RunAnalysis) -> list[Markup]:
         ]
         for row in roof.families
     ]
+    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
     parts = [
-        element("p", roofline_words(one, roof, several=len(result.ranks) > 1)),
-        table(("kernels", "count", "time", "achieved", "attainable", "of the roof"), rows, caption="Roofline"),
+        element("p", f"{roofline_title(roof)}{whose}: {roofline_words(one, roof)}"),
+        table(("kernels", "count", "time", "achieved", "attainable", "of roofline"), rows, caption="Roofline"),
     ]
     chains = [chain for chain in one.figures.fusion_candidates or [] if chain.saving_ns][:MOST_CHAINS]
     if chains:
-        parts.append(element("h3", "Chains of kernels that could be one"))
+        parts.append(element("h3", "Fusion candidates: chains of memory-bound kernels"))
         parts.append(element("ul", [element("li", chain_words(chain)) for chain in chains]))
     return parts
 

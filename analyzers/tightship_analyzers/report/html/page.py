@@ -1,4 +1,4 @@
-"""The page: verdict, where the step went, what to do, who keeps whom waiting, and the device's figures."""
+"""The page: verdict, where the step went, what to do, who waits for whom, and the device's figures."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def page(result: RunAnalysis) -> str:
     sections = [
         ("where", _went(result.ranks[0]), _where(result)),
         ("what", "What to do", findings_section(result)),
-        ("gaps", "Why the device idles", gaps_section(result)),
-        ("across", "Who keeps whom waiting", across_section(result)),
+        ("gaps", "Why the device is idle", gaps_section(result)),
+        ("across", "Who waits for whom", across_section(result)),
         ("device", "What the device did", device_section(result)),
-        ("roof", "How close to the roof", roofline_section(result)),
-        ("notes", "What could not be said", notes_section(result)),
+        ("roof", "Roofline", roofline_section(result)),
+        ("notes", "What was not judged, and why", notes_section(result)),
     ]
     filled = [(name, title, content) for name, title, content in sections if content]
     links = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in filled]
