@@ -45,10 +45,8 @@ ELSEWHERE = (
     "tests/data/",
     "examples/data/",
     "tests/test_words.py",
-    "analyzers/tightship_analyzers/report/",
-    "tests/analyzers/report/",
 )
-"""The offload issue's files, other programs' recordings, a poem, and the report, which changes with its model."""
+"""The offload issue's files, other programs' recordings, and a poem."""
 
 _GAP = r"[\s#]+"
 _NAMES = rf"(?<![a-zA-Z])(?:{'|'.join(IDENTIFIERS)})(?![a-zA-Z])"

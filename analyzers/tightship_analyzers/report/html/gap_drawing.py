@@ -62,7 +62,7 @@ def _label(lane: Lane) -> str:
 
 
 def _span(name: str, title: str, start: float, width: float, top: int, lane: str) -> Markup:
-    """An SVG of its own, because that cuts its text at the bar's end."""
+    """A nested SVG, which cuts its text at the end of the bar."""
     inside = [element("title", title), element("rect", None, width="100%", height=str(BAR), rx="2", class_=lane)]
     if width >= LEAST_TEXT_FRAC:
         inside.append(element("text", name, x="4", y="12.5"))
