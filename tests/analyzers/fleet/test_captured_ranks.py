@@ -24,7 +24,7 @@ from tightship_platform.database.engine import open_database
 from tightship_platform.database.models import CaptureAnalysis, RankPart
 from tightship_platform.queries import findings
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
-from tightship_platform.results.codec import as_json
+from tightship_platform.results.codec import as_json, decode
 from tightship_platform.results.packed import unpack
 from tightship_platform.settings import load_settings
 
@@ -52,7 +52,7 @@ def without_costs(analysis: RunAnalysis) -> dict[str, object]:
 
 def test_the_platform_says_what_the_command_says(installation: Rig, tmp_path: Path) -> None:
     job = start_torch_job(installation, tmp_path / "job", workflow="late", how="late", ranks=RANKS)
-    key = ask(installation, "late", duration_ns=1_000_000_000, stacks=False)
+    key = ask(installation, "late", duration_ns=2_500_000_000, stacks=False)
     capture = outcome(installation, key, states=("analyzed", "failed", "expired"))
     assert capture["state"] == "analyzed", capture["reason"]
     assert job.end() == 0
@@ -62,6 +62,8 @@ def test_the_platform_says_what_the_command_says(installation: Rig, tmp_path: Pa
         )
         assert session.scalars(select(RankPart)).all() == [], "the parts went into the whole"
         listed = findings.list_findings(session)
+    answered = decode(RunAnalysis, installation.get(f"/captures/{key}/analysis"))
+    assert answered == stored, "the API says what is stored; the page draws it"
     [late] = [one for one in stored.findings if one.rule == "straggling-rank"]
     assert late.rank == LATE and late.of_ranks
     assert [(one.rule, one.rank) for one in listed if one.rule == "straggling-rank"] == [("straggling-rank", LATE)]
