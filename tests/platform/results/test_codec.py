@@ -23,6 +23,7 @@ EVIDENCE = [
         "start_ns": 1,
         "end_ns": 9,
         "cause": "",
+        "place": None,
         "lanes": [{"lane": "host", "spans": [SPAN]}],
     },
     {"kind": "fact", "text": "x", "value": 6, "unit": "steps"},
