@@ -122,7 +122,8 @@ def _outcome(database: Database, work: Work, trace: Trace, path: Path, untraced_
     try:
         part = analyze_rank(str(path), wanted, renew, label=label)
     except TightshipError as error:
-        return shown(str(error).replace(str(path), f"of {label}"), MAX_REASON)
+        reason = str(error).replace(f"race {path}", f"race of {label}").replace(str(path), f"the trace of {label}")
+        return shown(reason, MAX_REASON)
     except Exception as error:  # a trace that breaks the analysis costs itself only
         log.exception("Capture %s: the analysis of %s broke", work.capture, label)
         return f"The analysis of {label} failed with {type(error).__name__}; please report it with the trace"
