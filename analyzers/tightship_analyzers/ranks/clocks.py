@@ -40,8 +40,6 @@ class Matched:
     """(collectives,) in order of the last arrival."""
     start_ns: Int64s
     """(collectives, ranks) arrival on the common clock; ABSENT where the rank took no part."""
-    end_ns: Int64s
-    """(collectives, ranks)"""
     step: Int64s
     """(collectives, ranks) number of the rank's whole step in which it was launched; -1 outside of all."""
     offset_ns: dict[int, int]
@@ -55,7 +53,6 @@ class Matched:
             self,
             keys=tuple(compress(self.keys, rows.tolist())),
             start_ns=self.start_ns[rows],
-            end_ns=self.end_ns[rows],
             step=self.step[rows],
         )
 
@@ -93,7 +90,6 @@ def match(arrivals: Mapping[int, CollectiveArrivals]) -> Matched | NotApplicable
         ranks=ranks,
         keys=tuple(keys[row] for row in rows.tolist()),
         start_ns=start[rows],
-        end_ns=end[rows],
         step=step[rows],
         offset_ns={rank: int(offset[column]) for column, rank in enumerate(ranks)},
         left_out=total - int(present[rows].sum()),

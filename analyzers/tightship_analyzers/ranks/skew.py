@@ -11,7 +11,7 @@ from tightship_analyzers.ranks.arrivals import CollectiveArrivals
 from tightship_analyzers.ranks.clocks import ABSENT, Matched, lower_medians, match
 from tightship_analyzers.trace.columns import Int64s
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.results.analysis import skew as results
+from tightship_platform.results.analysis.skew import RankComparison, RankSkew, UnevenCollective
 from tightship_platform.results.not_applicable import NotApplicable
 
 MOST_OF_IT_FRAC = 0.75
@@ -19,111 +19,30 @@ MOST_SHOWN = 20
 """Collectives in the JSON: those with the greatest skew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSkew:
-    """One rank's part; totals over all collectives, ns of its device unless said otherwise."""
-
-    rank: int
-    collectives: int
-    """Those it took part in."""
-    last: int
-    """How often it arrived last, and alone."""
-    waited_ns: int
-    """It had arrived and others had not."""
-    waited_exposed_ns: int
-    """Of that, its device computed nothing meanwhile."""
-    kept_waiting_ns: int
-    """Time that all other ranks waited for this one, the last: device time, summed over them."""
-    late_ns: int
-    """Time by which collectives would begin sooner, had it arrived with the last but one."""
-    late_at: int
-    """The fewest collectives that make up MOST_OF_IT_FRAC of that."""
-    late_exposed_ns: int
-    """Of that, the (lower) median of the waiting ranks computed nothing meanwhile: what its repair alone would give
-    back of the run's wall time, at most."""
-    offset_ns: int
-    """What was added to its times to bring it to the first rank's clock."""
-    late_by_step_ns: tuple[int, ...] | None
-    """(steps,) `late_ns` of each common step; None where no steps are known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSkew:
-    """The arrivals at one collective."""
-
-    name: str
-    group: str
-    """Process group; empty where the trace does not record it."""
-    number: int
-    """Its `Seq`; where not recorded, the ordinal of this kernel."""
-    ranks: int
-    """How many took part."""
-    first_ns: int
-    """First arrival, on the clock of the first rank."""
-    last_ns: int
-    end_ns: int
-    """The last rank left it."""
-    first_rank: int
-    last_rank: int
-
-    @property
-    def skew_ns(self) -> int:
-        """From the first arrival to the last."""
-        return self.last_ns - self.first_ns
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalSkew:
     """What the ranks of one run do to each other."""
 
-    ranks: tuple[RankSkew, ...]
+    ranks: list[RankSkew]
     """The one that costs most first: by `late_exposed_ns`, then `kept_waiting_ns`."""
-    collectives: tuple[CollectiveSkew, ...]
-    """In order of the last arrival."""
+    collectives: list[UnevenCollective]
+    """All of them, however even, in order of the last arrival."""
     steps: int | None
     """Whole steps that all ranks recorded, which the totals are over; None where a rank's are not known, and the totals
     are over all."""
     left_out: int
     """Collectives of single ranks that have no partner in the other traces."""
-    late: dict[int, Intervals]
-    """rank → when collectives waited for it alone, on the first rank's clock."""
+    late_at: dict[int, int]
+    """rank → the fewest collectives that make up MOST_OF_IT_FRAC of its `late_ns`."""
 
-    def as_record(self) -> results.RankComparison:
+    def as_record(self) -> RankComparison:
         """The public record, without the collectives that are hardly uneven."""
-        skews = sorted(self.collectives, key=lambda row: -row.skew_ns)
-        return results.RankComparison(
+        return RankComparison(
             collectives=len(self.collectives),
             left_out=self.left_out,
             steps=self.steps,
-            ranks=[
-                results.RankSkew(
-                    rank=row.rank,
-                    collectives=row.collectives,
-                    last=row.last,
-                    waited_ns=row.waited_ns,
-                    waited_exposed_ns=row.waited_exposed_ns,
-                    kept_waiting_ns=row.kept_waiting_ns,
-                    late_ns=row.late_ns,
-                    late_exposed_ns=row.late_exposed_ns,
-                    clock_offset_ns=row.offset_ns,
-                    late_by_step_ns=None if row.late_by_step_ns is None else list(row.late_by_step_ns),
-                )
-                for row in self.ranks
-            ],
-            worst=[
-                results.UnevenCollective(
-                    name=row.name,
-                    group=row.group or None,
-                    number=row.number,
-                    ranks=row.ranks,
-                    skew_ns=row.skew_ns,
-                    first_ns=row.first_ns,
-                    last_ns=row.last_ns,
-                    first_rank=row.first_rank,
-                    last_rank=row.last_rank,
-                )
-                for row in skews[:MOST_SHOWN]
-            ],
+            ranks=self.ranks,
+            worst=sorted(self.collectives, key=lambda row: -row.skew_ns)[:MOST_SHOWN],
         )
 
 
@@ -156,9 +75,11 @@ def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> 
         ]
     )
     late_exposed = _late_exposed(hidden, offsets, present, last_column, second, last)
-    found = []
+    found, late_at = [], {}
     for column, rank in enumerate(ranks):
         is_last = (last_column == column) & (last > second)
+        late_ns = (last - second)[is_last]
+        late_at[rank] = _most_of_it(late_ns)
         found.append(
             RankSkew(
                 rank=rank,
@@ -167,51 +88,48 @@ def arrival_skew(arrivals: Mapping[int, CollectiveArrivals | NotApplicable]) -> 
                 waited_ns=int(waited[:, column].sum()),
                 waited_exposed_ns=int(exposed[:, column].sum()),
                 kept_waiting_ns=int(waited[is_last].sum()),
-                late_ns=int((last - second)[is_last].sum()),
-                late_at=_most_of_it((last - second)[is_last]),
+                late_ns=int(late_ns.sum()),
                 late_exposed_ns=int(late_exposed[is_last].sum()),
-                offset_ns=offsets[column],
-                late_by_step_ns=None if steps is None else _by_step((last - second)[is_last], step_of[is_last], steps),
+                clock_offset_ns=offsets[column],
+                late_by_step_ns=None if steps is None else _by_step(late_ns, step_of[is_last], steps),
             )
         )
-    ends = matched.end_ns.max(axis=1)
     rows = zip(
         matched.keys,
         present.sum(axis=1).tolist(),
         first.min(axis=1).tolist(),
         last.tolist(),
-        ends.tolist(),
         first_column.tolist(),
         last_column.tolist(),
         strict=True,
     )
     return ArrivalSkew(
-        ranks=tuple(sorted(found, key=lambda row: (-row.late_exposed_ns, -row.kept_waiting_ns, row.rank))),
-        collectives=tuple(
-            CollectiveSkew(
+        ranks=sorted(found, key=lambda row: (-row.late_exposed_ns, -row.kept_waiting_ns, row.rank)),
+        collectives=[
+            UnevenCollective(
                 name=name,
-                group=group,
+                group=group or None,
                 number=number,
                 ranks=count,
+                skew_ns=last_ns - first_ns,
                 first_ns=first_ns,
                 last_ns=last_ns,
-                end_ns=end_ns,
                 first_rank=ranks[first_of],
                 last_rank=ranks[last_of],
             )
-            for (name, group, number), count, first_ns, last_ns, end_ns, first_of, last_of in rows
-        ),
+            for (name, group, number), count, first_ns, last_ns, first_of, last_of in rows
+        ],
         steps=steps,
         left_out=matched.left_out,
-        late=_late_spans(matched, last_column, second, last),
+        late_at=late_at,
     )
 
 
-def _by_step(late_ns: Int64s, step_of: Int64s, steps: int) -> tuple[int, ...]:
+def _by_step(late_ns: Int64s, step_of: Int64s, steps: int) -> list[int]:
     """(steps,) The sum of each step, in whole nanoseconds."""
     sums = np.zeros(steps, dtype=np.int64)
     np.add.at(sums, np.clip(step_of, 0, steps - 1), late_ns)
-    return tuple(sums.tolist())
+    return list(sums.tolist())
 
 
 def _within_steps(matched: Matched, arrivals: Mapping[int, CollectiveArrivals]) -> tuple[Matched, int | None, Int64s]:
@@ -265,10 +183,3 @@ def _late_exposed(
     waits = present.copy()
     waits[np.arange(len(last)), last_column] = False
     return lower_medians(np.where(waits, lost, np.iinfo(np.int64).max))
-
-
-def _late_spans(matched: Matched, last_column: Int64s, second: Int64s, last: Int64s) -> dict[int, Intervals]:
-    return {
-        rank: Intervals.of(second[last_column == column], last[last_column == column])
-        for column, rank in enumerate(matched.ranks)
-    }

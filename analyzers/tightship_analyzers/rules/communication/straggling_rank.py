@@ -40,7 +40,8 @@ from __future__ import annotations
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RankRule, Saving
 from tightship_analyzers.ranks.rank_comparison import RankComparison
-from tightship_analyzers.ranks.skew import ArrivalSkew, RankSkew
+from tightship_analyzers.ranks.skew import ArrivalSkew
+from tightship_platform.results.analysis.skew import RankSkew
 from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
@@ -75,7 +76,7 @@ def _is_habit(row: RankSkew, skew: ArrivalSkew) -> bool:
     share = min(SHARES / len(skew.ranks), TOO_OFTEN_FRAC)
     often = row.last > share * row.collectives
     most = row.late_ns > share * sum(one.late_ns for one in skew.ranks)
-    again = row.late_at >= max(MIN_STEPS, (skew.steps or 0) // 2)
+    again = skew.late_at[row.rank] >= max(MIN_STEPS, (skew.steps or 0) // 2)
     return row.collectives >= MIN_COLLECTIVES and (often or (most and again))
 
 
