@@ -12,15 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from source_tree import PACKAGES, ROOT, source_files
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = {
-    "tightship_platform": ROOT / "platform",
-    "tightship_collectors": ROOT / "collectors",
-    "tightship_analyzers": ROOT / "analyzers",
-    "tightship_dashboard": ROOT / "dashboard",
-    "tightship_offload": ROOT / "offload",
-}
 NOT_COUNTED = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 MOST_AT_TOP = {"tightship_platform": 24}
 GROUND = {
@@ -36,15 +29,6 @@ INTO_A_JOB = ROOT / "collectors" / "tightship_collectors"
 
 def top_of(package: str) -> set[str]:
     return {path.name for path in (PACKAGES[package] / package).iterdir()} - NOT_COUNTED
-
-
-def modules() -> dict[str, Path]:
-    found = {}
-    for package, folder in PACKAGES.items():
-        for path in (folder / package).rglob("*.py"):
-            parts = path.relative_to(folder).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
 
 
 def imports_of(path: Path, known: dict[str, Path]) -> Iterator[str]:
@@ -75,7 +59,7 @@ def test_only_ground_lies_at_the_top_of_a_package(package: str) -> None:
 
 
 def test_no_circle_between_folders() -> None:
-    known = modules()
+    known = source_files()
     leads_to: dict[str, set[str]] = defaultdict(set)
     for module, path in known.items():
         here = folder_of(module, path)

@@ -10,15 +10,8 @@ from pathlib import Path
 
 import click
 import pytest
+from source_tree import PACKAGES, ROOT
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = {
-    "platform": "tightship_platform",
-    "collectors": "tightship_collectors",
-    "analyzers": "tightship_analyzers",
-    "dashboard": "tightship_dashboard",
-    "offload": "tightship_offload",
-}
 MAX_LINES = 500
 
 
@@ -46,11 +39,11 @@ def test_platform_is_no_package() -> None:
     assert out.stdout.strip() == "Linux"
 
 
-@pytest.mark.parametrize(("folder", "package"), PACKAGES.items())
-def test_each_source_root_holds_one_typed_package(folder: str, package: str) -> None:
-    packages = [path.name for path in (ROOT / folder).iterdir() if (path / "__init__.py").exists()]
+@pytest.mark.parametrize(("package", "folder"), PACKAGES.items())
+def test_each_source_root_holds_one_typed_package(package: str, folder: Path) -> None:
+    packages = [path.name for path in folder.iterdir() if (path / "__init__.py").exists()]
     assert packages == [package]
-    assert (ROOT / folder / package / "py.typed").exists()
+    assert (folder / package / "py.typed").exists()
 
 
 def test_no_file_is_over_500_lines() -> None:

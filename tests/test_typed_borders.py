@@ -6,18 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import pytest
+from source_tree import PACKAGES, source_files
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = {
-    "tightship_platform": ROOT / "platform",
-    "tightship_collectors": ROOT / "collectors",
-    "tightship_analyzers": ROOT / "analyzers",
-    "tightship_dashboard": ROOT / "dashboard",
-    "tightship_offload": ROOT / "offload",
-}
 UNTYPED = "dict[str, Any]"
 MOST = {
     "tightship_platform": 4,
@@ -46,11 +38,7 @@ class Module:
 
 @cache
 def modules() -> dict[str, Module]:
-    paths = {}
-    for package, folder in PACKAGES.items():
-        for path in (folder / package).rglob("*.py"):
-            parts = path.relative_to(folder).with_suffix("").parts
-            paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    paths = source_files()
     return {name: _read(ast.parse(path.read_text(encoding="utf-8")), set(paths)) for name, path in paths.items()}
 
 

@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from source_tree import ROOT
 
 IDENTIFIERS = (
     *("is_untold", "untold", "point_home", "Ledger", "zero_edit", "take_back", "undistort", "uplink", "last_words"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from source_tree import ROOT
+
 MOST_STEPS = 30
 PROGRAM = """
 import sys

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from source_tree import ROOT
 
-ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "examples" / "oversized_gpt.py"
 INJECT = ROOT / "collectors" / "tightship_collectors" / "inject"
 WIDTH, LAYERS = 64, 4

@@ -18,10 +18,10 @@ import pytest
 import yaml
 from processes import Running, answers
 from services import find_postgres, free_port
+from source_tree import ROOT
 from sqlalchemy import make_url
 from waiting import PATIENCE_S, wait_for
 
-ROOT = Path(__file__).parents[3]
 OURS = ("server", "worker", "beat", "agent")
 SECRETS = {"POSTGRES_PASSWORD": "0123456789abcdef", "TIGHTSHIP_TOKEN": "token-of-the-compose-test"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
