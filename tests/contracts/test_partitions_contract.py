@@ -128,7 +128,7 @@ def test_what_cannot_be_made_is_one_line(
     """It neither ends a start, nor keeps hosts from reporting for long; the next call makes it."""
     with postgres.session() as session:
         today = partitions.list_partitions(session, "sample")[0]
-        assert partitions.merge_into_default(session, "sample", today) == 0
+        partitions.drop_partition(session, "sample", today)
         if why == "left over":
             session.execute(text(f"CREATE TABLE sample_{today:%Y%m%d} ()"))
         if why == "slow":
@@ -175,20 +175,19 @@ def test_what_cannot_be_made_is_one_line(
         assert partitions.make_partitions(session) == [f"sample_{today:%Y%m%d}"]
 
 
-def test_a_day_goes_back_to_the_default_partition_with_its_rows(postgres: Database) -> None:
+def test_a_dropped_day_goes_with_its_rows_and_may_come_back(postgres: Database) -> None:
     with postgres.session() as session:
         partitions.make_partitions(session, days_ahead=1, now=T0)
         _fill(session, [T0, T0 + S, T0 + DAY_NS])
-        assert partitions.merge_into_default(session, "sample", DAY) == 2
-        assert _counts(session) == [3, 3, 3]
-        assert _in(session, "sample_default") == 2
+        partitions.drop_partition(session, "sample", DAY)
+        assert _counts(session) == [1, 3, 3]
         assert DAY not in partitions.list_partitions(session, "sample")
-        _fill(session, [T0, T0 + 2 * S])
-        assert _in(session, "sample_default") == 3
         with pytest.raises(NotFound, match="No partition named 'sample_20260921'"):
-            partitions.merge_into_default(session, "sample", DAY)
+            partitions.drop_partition(session, "sample", DAY)
+        _fill(session, [T0, T0 + 2 * S])
+        assert _in(session, "sample_default") == 2
         assert "sample_20260921" in partitions.make_partitions(session, days_ahead=0, now=T0)
-        assert (_in(session, "sample_default"), _in(session, "sample_20260921")) == (0, 3)
+        assert (_in(session, "sample_default"), _in(session, "sample_20260921")) == (0, 2)
 
 
 def test_partitions_carry_the_keys_and_references_of_their_parent(postgres: Database) -> None:
@@ -205,22 +204,26 @@ def test_partitions_carry_the_keys_and_references_of_their_parent(postgres: Data
 
 
 def test_partitions_are_made_while_others_write(postgres: Database) -> None:
-    """No row is lost, none appears twice, nobody deadlocks."""
+    """No row is lost, none appears twice, nobody deadlocks. Rows of one past day after another come, and go to their
+    partitions while others write beside them."""
+    days = 40
     errors: list[BaseException] = []
+    made: list[str] = []
     done = threading.Event()
 
     def write(number: int) -> None:
         try:
-            for second in range(40):
+            for back in range(days):
+                time_ns = T0 - back * DAY_NS
                 with postgres.session() as session:
                     parts = batch(
                         f"h{number}",
                         devices=[CPU],
-                        samples=samples([T0 + second * S, T0 + DAY_NS + second * S]),
-                        run_samples=run_samples([T0 + second * S], f"r{number}"),
-                        host_samples=host_samples([T0 + second * S]),
+                        samples=samples([time_ns, time_ns + S]),
+                        run_samples=run_samples([time_ns], f"r{number}"),
+                        host_samples=host_samples([time_ns]),
                     )
-                    ingest.apply_batch(session, parts, now=T0 + 2 * DAY_NS)
+                    ingest.apply_batch(session, parts, now=T0)
         except BaseException as error:
             errors.append(error)
 
@@ -228,9 +231,7 @@ def test_partitions_are_made_while_others_write(postgres: Database) -> None:
         try:
             while not done.wait(0.02):
                 with postgres.session() as session:
-                    partitions.make_partitions(session, days_ahead=1, now=T0)
-                with postgres.session() as session:
-                    partitions.merge_into_default(session, "sample", DAY)
+                    made.extend(partitions.make_partitions(session, days_ahead=1, now=T0))
         except BaseException as error:
             errors.append(error)
 
@@ -243,6 +244,7 @@ def test_partitions_are_made_while_others_write(postgres: Database) -> None:
     done.set()
     maker.join()
     assert errors == []
+    assert len(made) > len(TABLES) * 4 and len(set(made)) == len(made)
     with postgres.session() as session:
         assert _counts(session) == [240, 120, 120]
 

@@ -142,19 +142,3 @@ def union_of(parts: Iterable[Intervals]) -> Intervals:
     return Intervals.of(
         np.concatenate([part.start_ns for part in given]), np.concatenate([part.end_ns for part in given])
     )
-
-
-def attribute(time: Intervals, claims: Iterable[tuple[str, Intervals]]) -> dict[str, Intervals]:
-    """Shares `time` out: each claim takes what it covers of what the claims before it left.
-
-    The parts are disjoint, and with `unexplained`, the rest, their measures sum to that of `time` exactly.
-    Claims under one name are joined.
-    """
-    parts: dict[str, Intervals] = {}
-    left = time
-    for name, claim in claims:
-        taken = left & claim
-        parts[name] = parts[name] | taken if name in parts else taken
-        left = left - taken
-    parts["unexplained"] = parts["unexplained"] | left if "unexplained" in parts else left
-    return parts

@@ -218,12 +218,6 @@ def clear_capture(path: Path, *, uid: int) -> None:
             os.pwrite(fd, struct.pack("<I", 0), OFF_CAPTURE_IN_FLIGHT)
 
 
-def is_exiting(path: Path, *, uid: int) -> bool:
-    """The process has entered its exit guard, or its control file is gone."""
-    state = read_rank_file(path, uid=uid)
-    return state is None or state.exiting
-
-
 @contextlib.contextmanager
 def _opened(path: Path, mode: int, uid: int) -> Iterator[int | None]:
     """The file behind `path` if it is regular, of `uid` and of full size; an agent that is root trusts no path."""

@@ -85,24 +85,6 @@ def list_partitions(session: Session, table: str) -> list[date]:
     return sorted(datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC).date() for day in days)
 
 
-def merge_into_default(session: Session, table: str, day: date) -> int:
-    """Take a day's partition away and keep its rows in the default partition; returns how many.
-
-    :raises NotFound: the day has none.
-    """
-    present = list_partitions(session, table)
-    if day not in present:
-        raise NotFound("partition", _name(table, day), f"days that have one: {', '.join(map(str, present)) or 'none'}")
-    _lock(session)
-    _lock_referred(session)
-    session.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
-    name = _name(table, day)
-    session.execute(text(f"ALTER TABLE {table} DETACH PARTITION {name}"))
-    moved = session.execute(text(f"INSERT INTO {table} SELECT * FROM {name}"))  # noqa: S608
-    session.execute(text(f"DROP TABLE {name}"))
-    return int(moved.rowcount)  # type: ignore[attr-defined]
-
-
 def drop_partition(session: Session, table: str, day: date) -> None:
     """Take a day's partition away with its rows.
 

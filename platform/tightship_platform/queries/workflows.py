@@ -14,29 +14,6 @@ from tightship_platform.wire import CaptureParams
 
 def list_workflows(session: Session) -> list[Workflow]:
     """All workflows, the one that started last first."""
-    return _workflows(session)
-
-
-def get_workflow(session: Session, name: str) -> Workflow:
-    """One workflow.
-
-    :raises NotFound: there is none of that name.
-    """
-    return _workflows(session, find_workflow(session, name).name)[0]
-
-
-def find_workflow(session: Session, name: str) -> models.Workflow:
-    """The workflow of that name.
-
-    :raises NotFound: there is none.
-    """
-    workflow = session.scalar(select(models.Workflow).where(models.Workflow.name == name))
-    if workflow is None:
-        raise NotFound("workflow", name[:200], "see `tightship runs`")
-    return workflow
-
-
-def _workflows(session: Session, name: str | None = None) -> list[Workflow]:
     live = func.sum(case((models.Run.state == RunState.RUNNING.value, 1), else_=0))
     counts = (
         select(
@@ -54,8 +31,6 @@ def _workflows(session: Session, name: str | None = None) -> list[Workflow]:
         .outerjoin(models.CaptureSchedule, models.CaptureSchedule.workflow_id == models.Workflow.id)
         .order_by(counts.c.last.desc().nulls_last(), models.Workflow.name)
     )
-    if name is not None:
-        wanted = wanted.where(models.Workflow.name == name)
     return [
         Workflow(
             workflow=workflow.name,
@@ -69,6 +44,17 @@ def _workflows(session: Session, name: str | None = None) -> list[Workflow]:
         )
         for workflow, runs, live_runs, last, schedule in session.execute(wanted)
     ]
+
+
+def find_workflow(session: Session, name: str) -> models.Workflow:
+    """The workflow of that name.
+
+    :raises NotFound: there is none.
+    """
+    workflow = session.scalar(select(models.Workflow).where(models.Workflow.name == name))
+    if workflow is None:
+        raise NotFound("workflow", name[:200], "see `tightship runs`")
+    return workflow
 
 
 def public_schedule(schedule: models.CaptureSchedule) -> CaptureSchedule:

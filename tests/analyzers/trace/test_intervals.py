@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightship_analyzers.trace.intervals import Intervals, attribute, union_of
+from tightship_analyzers.trace.intervals import Intervals, union_of
 
 MOMENTS = st.integers(-30, 30)
 PAIRS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=12)
@@ -70,21 +70,6 @@ def test_overlap_of_each_row(pairs: list[tuple[int, int]], rows: list[tuple[int,
     expected = [len(points(pairs) & set(range(start, end))) for start, end in rows]
     assert made(pairs).overlap_ns(starts, ends).tolist() == expected
     assert made(pairs).meets(starts, ends).tolist() == [shared > 0 for shared in expected]
-
-
-@given(PAIRS, st.lists(st.tuples(st.sampled_from(["input", "sync", "unexplained"]), PAIRS), max_size=5))
-def test_attribution_is_disjoint_and_sums_exactly(
-    pairs: list[tuple[int, int]], claims: list[tuple[str, list[tuple[int, int]]]]
-) -> None:
-    parts = attribute(made(pairs), [(name, made(claim)) for name, claim in claims])
-    left = points(pairs)
-    expected: dict[str, set[int]] = {name: set() for name, _ in claims} | {"unexplained": set()}
-    for name, claim in claims:
-        expected[name] |= left & points(claim)
-        left = left - points(claim)
-    expected["unexplained"] |= left
-    assert {name: points(list(part)) for name, part in parts.items()} == expected
-    assert sum(part.measure_ns for part in parts.values()) == len(points(pairs))
 
 
 def test_nanoseconds_since_the_epoch_stay_exact() -> None:

@@ -18,7 +18,6 @@ from tightship_collectors.jobs.control_file import (
     arm_capture,
     clear_capture,
     extend_capture,
-    is_exiting,
     rank_path,
     read_rank_file,
     set_capture_window,
@@ -111,9 +110,10 @@ def test_what_the_agent_writes_is_what_the_guard_reads(injected: ModuleType, run
 def test_a_process_that_is_ending_is_not_armed(injected: ModuleType, run_dir: Path) -> None:
     file = injected.ControlFile(str(run_dir), injected.GUARD)
     path = rank_path(run_dir, os.getpid())
-    assert not is_exiting(path, uid=UID)
     file.u32[injected.OFF_EXITING // 4] = injected.EXITING
-    assert is_exiting(path, uid=UID)
+    read = read_rank_file(path, uid=UID)
+    assert read is not None
+    assert (read.exiting, read.cancelled) == (True, False)
     assert not arm_capture(path, uid=UID, trace=TRACE, deadline_ns=9)
     assert file.u32[injected.OFF_CAPTURE_IN_FLIGHT // 4] == 0
 
@@ -121,7 +121,6 @@ def test_a_process_that_is_ending_is_not_armed(injected: ModuleType, run_dir: Pa
 def test_a_file_that_is_gone_is_a_process_that_has_ended(run_dir: Path) -> None:
     path = rank_path(run_dir, os.getpid())
     assert read_rank_file(path, uid=UID) is None
-    assert is_exiting(path, uid=UID)
     assert not arm_capture(path, uid=UID, trace=TRACE, deadline_ns=9)
     clear_capture(path, uid=UID)
     extend_capture(path, uid=UID, deadline_ns=9)
