@@ -158,6 +158,18 @@ def test_only_old_files_of_our_captures_that_no_row_names_are_removed(database: 
     assert store.size(foreign[1].key) == 1
 
 
+def test_other_stores_are_tidied_alike(database: Database, store: ArtifactStore) -> None:
+    """A store tells the age of its files, whatever its kind."""
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session)
+    stored = _put(store, key, b"x")
+    assert _sweep(database, store, now=None).files == 0
+    assert _traces(store) == [stored.key]
+    assert _sweep(database, store).files == 1
+    assert _traces(store) == []
+
+
 def test_a_file_that_was_removed_before_its_row_was_written_is_asked_for_again(
     database: Database, store: ArtifactStore
 ) -> None:
