@@ -67,6 +67,16 @@ def device_words(one: RankAnalysis) -> str | None:
     return text
 
 
+def path_words(one: RankAnalysis) -> str:
+    """What the critical path is, and how well its simulation meets what was measured."""
+    text = (
+        "The chain of causes behind the end of each step, without a gap. Only what lies on it can make the step "
+        "shorter; its parts sum to the step."
+    )
+    error = one.figures.simulation_error_frac
+    return text if error is None else f"{text} The simulated step misses the measured one by {format_frac(error)}."
+
+
 def roofline_title(roof: Roofline) -> str:
     """The heading, with the model of the device."""
     return f"Roofline ({roof.device.replace('-', ' ').upper()})"

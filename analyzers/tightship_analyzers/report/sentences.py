@@ -160,6 +160,21 @@ def idle_rows(one: RankAnalysis) -> list[tuple[str, str, int]]:
     return sorted(((*key, ns) for key, ns in sums.items()), key=lambda row: -row[2])
 
 
+def idle_words(result: RunAnalysis, one: RankAnalysis) -> str | None:
+    """How long a rank's device is idle; None where it is not, or where that is not known."""
+    total = sum(row.ns for row in one.figures.window_idle_causes or [])
+    if not total:
+        return None
+    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
+    steps = one.summary.steps
+    long = f"{format_ns(total // steps)} a step" if steps else format_ns(total)
+    share = format_frac(total / (one.summary.window_ns or 1))
+    return (
+        f"The device{whose} is idle for {share} of the {whole_of(one)}, {long}. Each nanosecond has one cause and one "
+        "place."
+    )
+
+
 def saving_words(finding: TraceFinding) -> str:
     """What a finding saves: its value between low and high; `up to` where it may be nothing and is at most that."""
     saving, unit = finding.saving, SavingUnit(finding.saving.unit)

@@ -12,29 +12,26 @@ from rich.table import Table
 from rich.text import Text
 
 from tightship_analyzers.findings.model import Rule
+from tightship_analyzers.report.model import finding_rows, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import (
     device_of,
     devices_differ,
-    headline,
     is_clean,
     losses_first,
-    not_judged_words,
     nothing_found,
     ranks_on,
-    saving_words,
     steps_of,
     steps_words,
     together_words,
     unclaimed_words,
     uncovered_words,
 )
-from tightship_analyzers.report.terminal_parts import print_across, print_facts, print_idle, print_roofline
+from tightship_analyzers.report.terminal_parts import print_facts, print_notes, print_section
 from tightship_analyzers.rules.pages import page_text
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
-from tightship_platform.results.evidence import Fact
 from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Bucket
 
@@ -43,31 +40,31 @@ MAX_BAR_RANKS = 2
 """Up to this many ranks get bars; more get one line each."""
 PLAIN_WIDTH = 120
 """Width where the output is no terminal."""
+ROW_STYLE = {"fix": "cyan", "because": "dim"}
 
 
 def print_report(result: RunAnalysis, *, explain: bool = False) -> None:
     """Where the step went, what to do about it, and what could not be judged."""
-    console = _console()
+    console, report = _console(), report_of(result)
     for line in uncovered_words(result):
         console.print(Text(line, style="bold yellow"), soft_wrap=True)
-    console.print(Text(headline(result), style="bold"))
+    console.print(Text(report.headline, style="bold"))
     if warning := devices_differ(result):
         console.print(Text(warning, style="bold yellow"))
     console.print()
-    if not any(one.summary.buckets for one in result.ranks):
-        _print_file_notes(console, result)
-        return
-    if len(result.ranks) <= MAX_BAR_RANKS:
-        for one in result.ranks:
-            _print_rank(console, one)
-    else:
-        _print_ranks(console, result.ranks)
-    print_idle(console, result)
-    print_across(console, result)
-    _print_findings(console, result)
-    print_roofline(console, result)
-    _print_notes(console, result)
-    if explain:
+    judged = any(one.summary.buckets for one in result.ranks)
+    if judged:
+        if len(result.ranks) <= MAX_BAR_RANKS:
+            for one in result.ranks:
+                _print_rank(console, one)
+        else:
+            _print_ranks(console, result.ranks)
+        print_section(console, report.section("idle"))
+        print_section(console, report.section("across"))
+        _print_findings(console, result)
+        print_section(console, report.section("roofline"))
+    print_notes(console, report)
+    if explain and judged:
         print_facts(console, result.ranks)
 
 
@@ -118,46 +115,21 @@ def _print_findings(console: Console, result: RunAnalysis) -> None:
     console.print(Text("What to do", style="bold"))
     console.print(Text(steps_words(result), style="dim"))
     for number, finding in enumerate(result.findings, start=1):
-        _print_finding(console, number, finding, several=len(result.ranks) > 1)
+        _print_finding(console, number, result, finding)
     if together := together_words(result):
         console.print(Text(together))
     if unclaimed := unclaimed_words(result):
         console.print(Text(unclaimed))
 
 
-def _print_finding(console: Console, number: int, finding: TraceFinding, *, several: bool) -> None:
+def _print_finding(console: Console, number: int, result: RunAnalysis, finding: TraceFinding) -> None:
     console.print(Text.assemble((f"{number:2} ", "bold"), (finding.title, "bold"), (f"  {finding.rule}", "dim")))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    if finding.where:
-        worst = f", worst on rank {finding.rank}" if several and not finding.of_ranks else ""
-        table.add_row("where", Text(finding.where + worst))
-    table.add_row("fix", Text(finding.fix, style="cyan"))
-    table.add_row("saves", Text(saving_words(finding)))
-    for evidence in finding.evidence:
-        if isinstance(evidence, Fact):
-            table.add_row("", Text(evidence.text, style="dim"))
+    for label, text in finding_rows(result, finding):
+        table.add_row("" if label == "because" else label, Text(text, style=ROW_STYLE.get(label, "")))
     console.print(Padding(table, (0, 0, 1, 3), expand=False))
-
-
-def _print_notes(console: Console, result: RunAnalysis) -> None:
-    for note in not_judged_words(result):
-        console.print(Text(note, style="dim"), soft_wrap=True)
-    _print_file_notes(console, result)
-
-
-def _print_file_notes(console: Console, result: RunAnalysis) -> None:
-    notes: list[str] = []
-    for one in result.ranks:
-        notes.extend(f"{one.source}: {warning}" for warning in one.summary.warnings)
-        if not one.named and len(result.ranks) > 1:
-            notes.append(f"{one.source} does not say of which rank it is; it counts as rank {one.rank}")
-    notes.extend(f"Skipped: {line}" for line in result.skipped)
-    notes.extend(f"Not read: {line}" for line in result.failed)
-    for note in dict.fromkeys(notes):
-        if note not in uncovered_words(result):
-            console.print(Text(note, style="dim"), soft_wrap=True)
 
 
 def print_rules(groups: Mapping[str, Sequence[Rule]]) -> None:

@@ -108,8 +108,8 @@ def test_idle_time_on_the_faces_is_that_of_the_steps(tmp_path: Path) -> None:
     assert idle_ns == one.summary.window_ns - parts[Bucket.PRODUCTIVE]
     assert sum(row.ns for row in one.figures.idle_causes) < idle_ns
     share = format_frac(idle_ns / one.summary.window_ns)
-    assert f"Why the device is idle (625 µs a step, {share} of it)" in report(path)
-    assert f"The device is idle for {share} of the step." in page(judged(path)).replace("\xa0", " ")
+    assert f"The device is idle for {share} of the step, 625 µs a step." in report(path)
+    assert f"The device is idle for {share} of the step, 625 µs a step." in page(judged(path)).replace("\xa0", " ")
 
 
 def test_a_trace_without_steps_gets_no_clean_bill(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tightship_analyzers.report.html.gap_drawing import drawing
-from tightship_analyzers.report.html.markup import Content, Markup, element
+from tightship_analyzers.report.html.markup import Markup, element
+from tightship_analyzers.report.model import finding_rows
 from tightship_analyzers.report.sentences import (
     nothing_found,
-    saving_words,
     step_words,
     steps_words,
     together_words,
@@ -15,7 +15,7 @@ from tightship_analyzers.report.sentences import (
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
-from tightship_platform.results.evidence import Change, Fact, Gap
+from tightship_platform.results.evidence import Change, Gap
 from tightship_platform.units import format_ns
 
 CODE_CHARS = 4000
@@ -27,12 +27,11 @@ def findings_section(result: RunAnalysis) -> list[Markup]:
     rest = [element("p", unclaimed)] if unclaimed else []
     if not result.findings:
         return [element("p", nothing_found(result)), *rest]
-    several = len(result.ranks) > 1
     by_rank = {one.rank: one for one in result.ranks}
     parts = [
         element("p", steps_words(result), class_="quiet"),
         *(
-            _finding(number, finding, by_rank[finding.rank], several=several)
+            _finding(number, result, finding, by_rank[finding.rank])
             for number, finding in enumerate(result.findings, start=1)
         ),
     ]
@@ -41,17 +40,17 @@ def findings_section(result: RunAnalysis) -> list[Markup]:
     return parts + rest
 
 
-def _finding(number: int, finding: TraceFinding, one: RankAnalysis, *, several: bool) -> Markup:
-    rows: list[tuple[str, Content]] = []
-    if finding.where:
-        worst = f", worst on rank {one.rank}" if several else ""
-        rows.append(("where", [element("code", finding.where), worst]))
-    rows.append(("fix", finding.fix))
-    rows.append(("saves", saving_words(finding)))
-    facts = [row.text for row in finding.evidence if isinstance(row, Fact)]
+def _finding(number: int, result: RunAnalysis, finding: TraceFinding, one: RankAnalysis) -> Markup:
+    rows = finding_rows(result, finding)
+    facts = [element("li", said) for name, said in rows if name == "because"]
+    listed = [
+        part
+        for name, said in rows
+        if name != "because"
+        for part in (element("dt", name), element("dd", element("code", said) if name == "where" else said))
+    ]
     if facts:
-        rows.append(("because", element("ul", [element("li", said) for said in facts], class_="evidence")))
-    listed = [part for name, value in rows for part in (element("dt", name), element("dd", value))]
+        listed += [element("dt", "because"), element("dd", element("ul", facts, class_="evidence"))]
     return element(
         "article",
         [

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from importlib import resources
 
-from tightship_analyzers.report.html.figures import (
-    across_section,
-    device_section,
-    gaps_section,
-    notes_section,
-    roofline_section,
-)
+from tightship_analyzers.report.html.figures import section_body
 from tightship_analyzers.report.html.findings import findings_section
 from tightship_analyzers.report.html.markup import Content, Markup, bar, element, table, text
+from tightship_analyzers.report.model import Report, report_of
 from tightship_analyzers.report.palette import BUCKET_COLOUR, bucket_label
 from tightship_analyzers.report.sentences import (
     device_of,
-    devices_differ,
-    headline,
     losses_first,
     ranks_on,
     steps_of,
-    uncovered_words,
     whole_of,
 )
 from tightship_platform.results.analysis.rank import RankAnalysis
@@ -35,20 +27,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 def page(result: RunAnalysis) -> str:
     """The whole document; the same result gives the same bytes."""
+    report = report_of(result)
     sections = [
         ("where", _went(result.ranks[0]), _where(result)),
         ("what", "What to do", findings_section(result)),
-        ("gaps", "Why the device is idle", gaps_section(result)),
-        ("across", "Who waits for whom", across_section(result)),
-        ("device", "What the device did", device_section(result)),
-        ("roof", "Roofline", roofline_section(result)),
-        ("notes", "What was not judged, and why", notes_section(result)),
+        *((section.key, section.title, section_body(result, section)) for section in report.sections),
     ]
     filled = [(name, title, content) for name, title, content in sections if content]
     links = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in filled]
     body = [
         element("a", "To the findings", href="#what", class_="skip"),
-        element("header", _header(result)),
+        element("header", _header(result, report)),
         element("nav", element("ul", links), aria_label="On this page"),
         element("main", [_section(name, title, content) for name, title, content in filled]),
     ]
@@ -61,14 +50,12 @@ def page(result: RunAnalysis) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{text(head)}</head><body>{text(body)}</body></html>\n'
 
 
-def _header(result: RunAnalysis) -> list[Markup]:
-    warning = devices_differ(result)
-    said = [
+def _header(result: RunAnalysis, report: Report) -> list[Markup]:
+    return [
         element("p", _traces(result), class_="quiet"),
-        *(element("p", line, class_="warning") for line in uncovered_words(result)),
-        element("h1", headline(result)),
+        *(element("p", line, class_="warning") for line in report.limits),
+        element("h1", report.headline),
     ]
-    return [*said, element("p", warning, class_="warning")] if warning else said
 
 
 def _style() -> str:
