@@ -39,13 +39,14 @@ PHRASES = (
 ELSEWHERE = (
     "offload/",
     "docs/offload",
+    "docs/decisions/0014-tests-and-their-successors.md",
     "tests/offload/",
     "tests/support/offload_",
     "tests/data/",
     "examples/data/",
     "tests/test_words.py",
 )
-"""The offload issue's files, other programs' recordings, and a poem."""
+"""The offload issue's files, former names of tests, other programs' recordings, and a poem."""
 
 _GAP = r"[\s#]+"
 _NAMES = rf"(?<![a-zA-Z])(?:{'|'.join(IDENTIFIERS)})(?![a-zA-Z])"
