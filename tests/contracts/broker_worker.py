@@ -12,7 +12,7 @@ os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as commands/worker.py does, before Ce
 from celery import shared_task
 
 from tightship_platform.settings import load_settings
-from tightship_platform.tasks import app
+from tightship_platform.tasks import registry
 from tightship_platform.tasks.worker import run_worker
 
 
@@ -37,5 +37,5 @@ def slow(path: str, until: str) -> None:
 
 
 if __name__ == "__main__":
-    app.PERIODS_S.clear()
+    registry.periods_s = dict
     sys.exit(run_worker(load_settings(), concurrency=1, beat="--beat" in sys.argv))

@@ -18,33 +18,12 @@ from kombu.exceptions import KombuError
 
 from tightship_platform.errors import Invalid
 from tightship_platform.settings import Settings
-from tightship_platform.tasks import folder_broker
+from tightship_platform.tasks import folder_broker, registry
 
 log = logging.getLogger(__name__)
 
 QUEUE = "tightship"
-TASK_MODULES = (
-    "tightship_platform.tasks.periodic",
-    "tightship_analyzers.fleet.tasks",
-    "tightship_analyzers.offload_planner.tasks",
-)
-"""Modules with tasks, which the worker loads."""
 ANALYZE_CAPTURE = "tightship_analyzers.analyze_capture"
-
-PERIODS_S: dict[str, float] = {
-    "tightship_platform.sweep_captures": 5.0,
-    "tightship_platform.request_scheduled_captures": 10.0,
-    "tightship_platform.close_lost_runs": 15.0,
-    "tightship_platform.roll_up": 30.0,
-    "tightship_platform.make_partitions": 3600.0,
-    "tightship_platform.remove_old_records": 3600.0,
-    "tightship_platform.remove_old_files": 3600.0,
-    "tightship_analyzers.account_runs": 10.0,
-    "tightship_analyzers.rank_opportunities": 10.0,
-    "tightship_analyzers.judge_samples": 15.0,
-    "tightship_analyzers.sweep_plan_requests": 5.0,
-}
-"""Periodic task → seconds between two starts."""
 
 SOFT_LIMIT_S = 540
 """A task that runs this long is asked to stop …"""
@@ -88,7 +67,7 @@ def _beat_schedule() -> dict[str, dict[str, object]]:
     # A periodic task that no worker took within its period is worth nothing: the next one does the same.
     return {
         name: {"task": name, "schedule": period_s, "options": {"expires": period_s}}
-        for name, period_s in PERIODS_S.items()
+        for name, period_s in registry.periods_s().items()
     }
 
 
@@ -128,7 +107,7 @@ def create_celery(settings: Settings) -> Celery:
         beat_schedule=_beat_schedule(),
         beat_enable_remote_control=False,
     )
-    app.autodiscover_tasks(TASK_MODULES, related_name=None)
+    app.autodiscover_tasks([known.module for known in registry.registered()], related_name=None)
     return app
 
 

@@ -13,7 +13,8 @@ from tightship_analyzers.fleet import tasks
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database.per_process import process_database
 from tightship_platform.queries import captures, findings, opportunities, runs
-from tightship_platform.tasks.app import ANALYZE_CAPTURE, PERIODS_S, create_celery
+from tightship_platform.tasks.app import ANALYZE_CAPTURE, create_celery
+from tightship_platform.tasks.registry import periods_s
 from tightship_platform.units import now_ns
 
 
@@ -30,7 +31,7 @@ def platform(platform_env: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_worker_finds_every_task_by_its_name(platform: Any) -> None:
     app = create_celery(platform.settings)
     app.loader.import_default_modules()
-    wanted = {name for name in PERIODS_S if name.startswith("tightship_analyzers.")} | {ANALYZE_CAPTURE}
+    wanted = {name for name in periods_s() if name.startswith("tightship_analyzers.")} | {ANALYZE_CAPTURE}
     assert wanted <= set(app.tasks)
 
 

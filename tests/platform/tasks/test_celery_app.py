@@ -27,13 +27,13 @@ from tightship_platform.tasks import periodic
 from tightship_platform.tasks.app import (
     ANALYZE_CAPTURE,
     HARD_LIMIT_S,
-    PERIODS_S,
     SOFT_LIMIT_S,
     broker_answers,
     create_celery,
     send,
     shown_url,
 )
+from tightship_platform.tasks.registry import periods_s
 from tightship_platform.units import now_ns
 
 
@@ -77,7 +77,7 @@ def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
 
 def test_the_worker_knows_every_task_that_anybody_sends(app: Celery) -> None:
     app.loader.import_default_modules()
-    assert set(PERIODS_S) | {ANALYZE_CAPTURE, PLAN_OFFLOAD} <= set(app.tasks)
+    assert set(periods_s()) | {ANALYZE_CAPTURE, PLAN_OFFLOAD} <= set(app.tasks)
     limit_s = app.tasks[PLAN_OFFLOAD].soft_time_limit
     assert 0 < limit_s < app.tasks[PLAN_OFFLOAD].time_limit <= HARD_LIMIT_S
 
@@ -274,7 +274,7 @@ def test_the_worker_brings_the_schema_up_to_date(make_platform_env: Any) -> None
 
 def test_rows_of_the_database_name_no_session_left_open(folder_env: Any) -> None:
     """A task that forgot to end its transaction would hold SQLite's lock against everybody."""
-    for name in PERIODS_S:
+    for name in periods_s():
         if name.startswith("tightship_platform."):
             getattr(periodic, name.partition(".")[2])()
     with process_database().session() as session:
