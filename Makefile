@@ -11,6 +11,11 @@ PYTEST_ARGS ?= -n 3 --dist worksteal
 # Hundreds of processes import the same modules: compiled once, each starts sooner.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Draws the cases of sliced tests: one number for a whole run, also for what failed in it and runs once more.
+ifndef TIGHTSHIP_SLICE
+export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
+endif
+
 .DEFAULT_GOAL := all
 .PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection clean
 
@@ -66,7 +71,8 @@ exit-storm: install  ## 60 jobs that end at a random moment of a capture, with a
 exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (some hours), or a PART=2/12 of it
 	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/runtime/test_offload_exactness.py tests/offload/runtime/test_offload_nvme.py
 
-explore: install  ## property, fuzz and injection tests with new random examples, ROUNDS times (20)
+explore: install  ## every case of the sliced tests, then property, fuzz and injection tests with new examples, ROUNDS times (20)
+	TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m sliced
 	for round in $$(seq $(or $(ROUNDS),20)); do \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/analysis/test_recorded_fuzz.py tests/injection || exit 1; done

@@ -15,6 +15,9 @@ Fixtures
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
 skipped test of the marks postgres, redis, browser or torch is a failed one.
 
+Of the cases of a test marked `sliced(n)`, n are drawn at random; `make explore` runs all of them. The same number in
+`TIGHTSHIP_SLICE`, which stands in the head of the run, draws the same ones.
+
 Tests marked `reference` need the reference data, whose folder `TIGHTSHIP_REFERENCE` names. Unset, they are deselected;
 where it names no folder they fail.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 import signal
 import uuid
@@ -57,6 +61,9 @@ EXPLORE = os.environ.get("TIGHTSHIP_EXPLORE") == "1"
 hypothesis.settings.register_profile("tightship", deadline=None, derandomize=not EXPLORE)
 hypothesis.settings.load_profile("tightship")
 
+SLICE = os.environ.setdefault("TIGHTSHIP_SLICE", str(random.SystemRandom().randrange(10**6)))
+"""Draws the slices of this run; set before parallel test processes start, which have to draw the same."""
+
 GIVEN_DATABASE = os.environ.get("TIGHTSHIP_DATABASE_URL", "")
 GIVEN_BROKER = os.environ.get("TIGHTSHIP_BROKER_URL", "")
 REQUIRE_ALL = os.environ.get("TIGHTSHIP_REQUIRE_ALL") == "1"
@@ -71,14 +78,34 @@ REDIS = pytest.param("redis", marks=pytest.mark.redis)
 # ---- what runs, and skips that are failures --------------------------------------------------------------------------
 
 
+def pytest_report_header() -> str:
+    """With what number the slices of this run can be drawn again."""
+    return f"slices: TIGHTSHIP_SLICE={SLICE}"
+
+
+def _sliced_away(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The cases of sliced tests that were not drawn."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sliced"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, of_test in cases.items():
+        marker = of_test[0].get_closest_marker("sliced")
+        assert marker is not None
+        drawn = random.Random(f"{SLICE} {name}").sample(of_test, min(marker.args[0], len(of_test)))
+        yield from (item for item in of_test if item not in drawn)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs reference data when no folder is given; mark what uses PostgreSQL or Redis."""
-    if not reference_data.GIVEN:
-        left_out = [item for item in items if item.get_closest_marker("reference")]
-        if left_out:
-            items[:] = [item for item in items if not item.get_closest_marker("reference")]
-            config.hook.pytest_deselected(items=left_out)
+    """Deselect what needs reference data when no folder is given, and what no slice drew; mark what uses PostgreSQL or
+    Redis."""
+    left_out = set() if reference_data.GIVEN else {item for item in items if item.get_closest_marker("reference")}
+    if not EXPLORE and not getattr(config.option, "lf", False):  # whatever failed has to run once more
+        left_out |= set(_sliced_away(items))
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         general = bool(names & {"platform_env", "make_platform_env"})

@@ -1,6 +1,6 @@
 """A test that needs PostgreSQL, Redis, Chromium or torch may be skipped, but not where everything is required.
 
-One that needs the reference data runs where their folder is given, and never skips.
+One that needs the reference data runs where their folder is given, and never skips. Of sliced ones some cases run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 SUPPORT = TESTS / "support"
 _COUNT = re.compile(r"(\d+) (passed|skipped|failed|errors?|xfailed|deselected)")
-MARKS = ("postgres", "redis", "browser", "torch", "reference")
+MARKS = ("postgres", "redis", "browser", "torch", "reference", "sliced")
 
 SKIPPING = """
 import pytest
@@ -56,6 +56,15 @@ def test_file(path): assert path.read_text() == "{}"
 @pytest.mark.reference
 @pytest.mark.parametrize("name", reference_data.exact_figures())
 def test_figures(name): assert name == "a/b.json"
+def test_fine(): pass
+"""
+SLICED = """
+import pathlib, pytest
+
+@pytest.mark.sliced(3)
+@pytest.mark.parametrize("case", range(20))
+def test_case(case):
+    with pathlib.Path(__file__).with_name("ran").open("a") as file: file.write(f"{case} ")
 def test_fine(): pass
 """
 
@@ -139,3 +148,17 @@ def test_with_the_folder_they_run_and_none_skips(run_tests, tmp_path: Path) -> N
     exact.mkdir(parents=True)
     (exact / "temporal_overlap_idle.json").write_text('{"a/b.json": {}}')
     assert run_tests(REFERENCE, TIGHTSHIP_REFERENCE=str(folder)) == {"bad": 0, "passed": 4}
+
+
+def test_of_sliced_tests_a_slice_runs_which_its_number_repeats(run_tests, tmp_path: Path) -> None:
+    def ran(**environ: str) -> tuple[set[str], dict[str, int]]:
+        counts = run_tests(SLICED, **environ)
+        done = set((tmp_path / "ran").read_text().split())
+        (tmp_path / "ran").unlink()
+        return done, counts
+
+    drawn, counts = ran(TIGHTSHIP_SLICE="7")
+    assert counts == {"bad": 0, "passed": 4, "deselected": 17} and len(drawn) == 3
+    assert ran(TIGHTSHIP_SLICE="7")[0] == drawn
+    assert ran()[1] == counts
+    assert ran(TIGHTSHIP_EXPLORE="1")[1] == {"bad": 0, "passed": 21}

@@ -205,7 +205,6 @@ def test_a_daemon_that_is_gone_does_not_keep_the_job(record: Callable[..., Recor
     assert len(job.traces) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(int(os.environ.get("TIGHTSHIP_RANDOM_ENDS", "1"))))
 def test_any_end_at_any_moment(record: Callable[..., Recorded], number: int) -> None:
     how = random.choice(list(CODES))

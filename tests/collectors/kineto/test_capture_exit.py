@@ -11,8 +11,6 @@ import os
 import random
 import subprocess
 import time
-import uuid
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +25,7 @@ pytestmark = pytest.mark.torch
 
 SLICE = 4
 JOBS = int(os.environ.get("TIGHTSHIP_EXIT_STORM", str(SLICE)))
-# Parallel test processes have to draw the same jobs; the id of their run is what they share.
-_DRAWN = zlib.crc32((os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex).encode()) % 10**6
-SEED = int(os.environ.get("TIGHTSHIP_EXIT_SEED", str(_DRAWN)))
+SEED = int(os.environ.get("TIGHTSHIP_EXIT_SEED") or os.environ["TIGHTSHIP_SLICE"])
 LONGEST_CAPTURE_S = 6.0
 """From the request to the complete file; the ends are spread over it."""
 
