@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ from tightship_platform.units import now_ns
 pytestmark = pytest.mark.browser
 
 Tab = Any
-SECTIONS = ("where", "ranks", "steps", "what", "gaps", "idle", "across", "path", "path-items", "device", "notes")
+SECTIONS = ("where", "ranks", "steps", "what", "idle", "across", "path", "device", "notes")
+BESIDE_ITS_TABLE = """[...document.querySelectorAll(".grid-body")].flatMap(table =>
+  [...table.querySelectorAll(".ag-cell")]
+  .filter(cell => cell.getBoundingClientRect().right > table.getBoundingClientRect().right + 1)
+  .map(cell => table.id + " " + cell.getAttribute("col-id")))"""
+"""Cells that a narrow screen cuts."""
 PERFETTO = """<!doctype html><title>stands for Perfetto</title><script>
 window.addEventListener("message", e => {
   if (e.data === "PING") e.source.postMessage("PONG", e.origin);
@@ -56,11 +62,13 @@ def test_the_whole_page(
     here.page.wait_for_selector("figure.gap .barlayer path")
     here.settle()
     assert here.page.title() == f"Trace {key} · tightship"
-    assert here.answer().endswith("2 ranks of a run of vision.")
+    assert re.search(r"\. 2 ranks of vision, recorded \d+ \w+, [\d:]{8} CES?T\.$", here.answer())
     assert not here.scrolls_sideways()
+    assert not here.page.evaluate(BESIDE_ITS_TABLE)
     here.page.set_viewport_size({"width": other, "height": 900})
     here.settle()
     assert not here.scrolls_sideways()
+    assert not here.page.evaluate(BESIDE_ITS_TABLE)
 
 
 def test_from_the_run_to_a_rank_to_a_finding_and_back(

@@ -42,10 +42,10 @@ def idle(one: RankAnalysis) -> Node | None:
         for n, (cause, place, ns) in enumerate(idle_rows(one))
     ]
     columns = [
-        grid.column("cause", "Cause", minWidth=130, flex=2),
+        grid.column("cause", "Cause", minWidth=118, flex=2),
         grid.column("place", "Place", minWidth=130, flex=3, exported="why"),
-        grid.column("share", "Share", "number", unit="0..1", minWidth=74, width=90),
-        grid.column("ns", "A step" if steps else "In all", "number", unit="ns", minWidth=84, width=110),
+        grid.column("share", "Share", "number", unit="0..1", minWidth=74, width=80),
+        _ns("ns", "A step" if steps else "In all", wide=True),
     ]
     return (
         titled("Idle time by cause and place", "trace-idle", columns, rows, anchor="idle", wrap=True) if rows else None
@@ -87,7 +87,7 @@ def streams(figures: RankFigures) -> Node | None:
     columns = [
         grid.column("stream", "Device/stream", minWidth=90, flex=1),
         _count("events", "Events"),
-        _ns("host", "Waited for the host", flex=1),
+        _ns("host", "Waited for the host", flex=1) | {"minWidth": 148},
         _ns("kernel", "For the kernel's start", wide=True, flex=1),
         _ns("other", "Otherwise", wide=True, flex=1),
     ]
@@ -194,7 +194,7 @@ def collectives(across: RankComparison) -> Node | None:
         grid.column("name", "Collective", minWidth=140, flex=3, exported="why"),
         grid.column("group", "Group", minWidth=80, flex=1, wide=True),
         _count("number", "Number", wide=True),
-        _count("first", "First rank"),
+        _count("first", "First rank", wide=True),
         _count("last", "Last rank"),
         _ns("skew", "Skew"),
     ]
@@ -220,7 +220,7 @@ def path_items(one: RankAnalysis) -> Node | None:
     ]
     columns = [
         grid.column("name", "Kernel or operator", minWidth=150, flex=4, exported="why"),
-        grid.column("kind", "On", minWidth=80, width=100),
+        grid.column("kind", "On", minWidth=80, width=100, wide=True),
         _ns("ns", "A step" if one.summary.steps else "In all"),
     ]
     return titled("Longest on the critical path", "trace-path", columns, rows, anchor="path-items") if rows else None
@@ -236,7 +236,7 @@ def _time(field: str, ns: int) -> grid.Row:
 
 def _ns(field: str, head: str, *, wide: bool = False, flex: int | None = None) -> grid.Column:
     column = grid.column(field, head, "number", unit="ns", minWidth=84, wide=wide)
-    return column | ({"width": 130} if flex is None else {"flex": flex})
+    return column | ({"width": 130 if wide else 100} if flex is None else {"flex": flex})
 
 
 def _count(field: str, head: str, *, wide: bool = False) -> grid.Column:

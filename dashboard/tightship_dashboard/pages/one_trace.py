@@ -58,7 +58,7 @@ def answer(view: View, key: str) -> Answer:
     :raises NotFound: no such capture.
     """
     read = _Read(view, key)
-    return answers.one_trace(read.capture, read.analysis)
+    return answers.one_trace(read.capture, read.analysis, view.zone)
 
 
 class _Read:
@@ -160,7 +160,7 @@ def _body(view: View, read: _Read) -> Node:
     head: list[Node] = [
         question("What do the traces of this capture say?", *simulated_badge(read.run.simulated), *_choice(read, one)),
         *_limits(read),
-        sentence(answers.one_trace(read.capture, read.analysis)),
+        sentence(answers.one_trace(read.capture, read.analysis, view.zone)),
     ]
     if read.analysis is None or one is None:
         return [*head, _no_analysis(view, read), _header(view, read, None)]
@@ -227,8 +227,9 @@ def _file(view: View, read: _Read, one: RankAnalysis) -> Node:
         "Analyze again", id="trace-again", type="button", className="quiet-button", disabled=disabled, title=why
     )
     words = (
-        "Perfetto is a page of ui.perfetto.dev that your browser opens; this tab hands it the file, which goes nowhere "
-        "else. Without a way there, download the file and open it in any Perfetto or chrome://tracing."
+        "Perfetto opens in a new tab, at ui.perfetto.dev, and reads the file inside your browser; nothing is uploaded. "
+        "If you cannot reach that site, download the file and open it in your own copy of Perfetto or in "
+        "chrome://tracing."
     )
     return html.Div(
         [

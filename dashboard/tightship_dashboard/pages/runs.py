@@ -208,17 +208,17 @@ def _filters(read: _Read) -> Node:
 def _columns(by: str | None, zone: str) -> list[grid.Column]:
     started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=116, wide=True, exported="why")
     columns = [
-        grid.column("state", "State", "state", width=92),
+        grid.column("state", "State", "state", width=92, wide=by is not None),
         grid.column("workflow", "Workflow", "link", minWidth=132, flex=2),
         grid.column("run", "Run", "link", width=128, wide=True, cellClass="mono"),
         grid.column("team", "Team", minWidth=78, flex=1, wide=True),
         grid.column("owner", "Owner", minWidth=64, flex=1, wide=True),
         started | {"filter": False},
-        grid.column("lasted", "Lasted", "number", unit="hours", width=96, wide=True),
+        grid.column("lasted", "Lasted", "number", unit="hours", width=86, wide=True),
         grid.column("devices", "Devices", "amount", minWidth=216, flex=2, wide=True),
         grid.column("steps", "Steps", "number", width=80, wide=True),
-        grid.column("device_h", "Device time", "number", unit="device-hours", width=96, wide=True),
-        grid.column("productive", "Did work", "number", unit="0..1", width=76),
+        grid.column("device_h", "Device time", "number", unit="device-hours", width=94, wide=True),
+        grid.column("productive", "Productive", "number", unit="0..1", width=88, wide=by is not None),
         grid.column("loss", "Largest loss", "amount", unit="0..1", minWidth=150, flex=1, wide=True),
     ]
     if by is not None:

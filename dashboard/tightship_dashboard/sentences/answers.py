@@ -7,6 +7,7 @@ components; the first paint writes the same parts into the HTML that the server 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zoneinfo import ZoneInfo
 
 from tightship_analyzers.report.sentences import headline
 from tightship_dashboard.sentences import formatting as fmt
@@ -153,12 +154,16 @@ def one_finding(finding: Finding, step_ns: int | None) -> Answer:
     return [*parts, ", in ", Link(fmt.name(workflow), runs_href(workflow=workflow)), "."]
 
 
-def one_trace(capture: Capture, analysis: RunAnalysis | None) -> Answer:
+def one_trace(capture: Capture, analysis: RunAnalysis | None, zone: ZoneInfo) -> Answer:
     """Where the time of a capture's traces went; as long as nobody knows, how far the capture is."""
-    of: list[Part] = ["a run of ", Link(fmt.name(capture.workflow), run_href(capture.run))]
+    run = Link(fmt.name(capture.workflow), run_href(capture.run))
     if analysis is not None:
-        ranks = plural(len(analysis.ranks), "rank")
-        return [headline(analysis), f" {ranks[0].upper()}{ranks[1:]} of ", *of, "."]
+        ranks = analysis.ranks
+        whose = f"Rank{fmt.NBSP}{ranks[0].rank}" if len(ranks) == 1 else plural(len(ranks), "rank")
+        recorded_ns = capture.stages.get(CaptureState.RECORDING)
+        recorded = f", recorded {fmt.moment(recorded_ns, zone)}" if recorded_ns else ""
+        return [headline(analysis), f" {whose} of ", run, f"{recorded}."]
+    of: list[Part] = ["a run of ", run]
     match capture.state:
         case CaptureState.ANALYZED:
             return ["The analysis of this capture of ", *of, " cannot be read by this release."]
