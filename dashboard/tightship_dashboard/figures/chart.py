@@ -18,7 +18,7 @@ from tightship_dashboard.sentences import formatting as fmt
 Spec = dict[str, Any]
 """A part of a figure as Plotly's JSON has it."""
 FONT = '"Helvetica Neue", Helvetica, Arial, "Liberation Sans", system-ui, sans-serif'
-"""The stack of assets/tightship.css; Plotly measures text before the style sheet can reach it."""
+"""The stack of assets/page.css; Plotly measures text before the style sheet can reach it."""
 HAIRLINE = "rgba(128,128,128,0.28)"
 
 AXIS: Spec = {
@@ -31,6 +31,8 @@ AXIS: Spec = {
     "automargin": True,
     "title": {"standoff": 6},
 }
+X_AXIS: Spec = AXIS | {"ticklabelstandoff": 8}
+"""Its first label begins below the lowest one of the other axis, which lies beside it."""
 
 
 def layout(*, height: int, **more: Any) -> Spec:

@@ -65,7 +65,7 @@ def figure(timeline: Timeline, zone: ZoneInfo) -> chart.Spec:
     start, end = timeline.start_ns, timeline.end_ns
     zone_name = fmt.local(start, zone).tzname()
     bottom = f"y{max(1, len(rows))}"
-    axis_x = chart.AXIS | {
+    axis_x = chart.X_AXIS | {
         "type": "date",
         "anchor": bottom,
         "showgrid": False,

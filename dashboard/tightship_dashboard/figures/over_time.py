@@ -52,7 +52,7 @@ def figure(account: FleetAccount, zone: ZoneInfo) -> chart.Spec:
             height=HEIGHT,
             barmode="stack",
             hovermode="x unified",
-            xaxis=chart.AXIS
+            xaxis=chart.X_AXIS
             | {
                 "type": "date",
                 "showgrid": False,

@@ -78,17 +78,19 @@ def stacked(rows: Rows, colours: Mapping[str, str]) -> chart.Spec:
             }
         )
     along = chart.AXIS | {"ticksuffix": f" {unit}", "nticks": 6, "rangemode": "tozero"}
-    steps = chart.AXIS | {"showgrid": False, "range": [len(rows) - 0.5, -0.5] if lying else [-0.5, len(rows) - 0.5]}
+    steps = (chart.AXIS if lying else chart.X_AXIS) | {"showgrid": False}
+    steps |= {"range": [len(rows) - 0.5, -0.5] if lying else [-0.5, len(rows) - 0.5]}
     if lying:
         steps |= {"tickvals": places, "ticktext": [chart.said(fmt.name(name, limit=24)) for name, _ in rows]}
     else:
-        steps |= {"title": {"text": "whole steps, in order", "standoff": 2, "font": {"size": 11}}, "tickformat": "d"}
+        steps |= {"title": {"text": "whole steps, in order", "standoff": 8, "font": {"size": 11}}, "tickformat": "d"}
     return {
         "data": data,
         "layout": chart.layout(
             height=BAR_PX * len(rows) + 50 if lying else STANDING_PX,
             barmode="stack",
             bargap=0.3 if lying else 0.1,
+            minreducedheight=BAR_PX,  # else Plotly cuts the labels below a single bar
             hovermode="closest",
             xaxis=along if lying else steps,
             yaxis=steps if lying else along,

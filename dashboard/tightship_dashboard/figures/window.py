@@ -41,10 +41,10 @@ def figure(answer: PlanAnswer) -> chart.Spec:
         data += [trace | {"yaxis": axis} for trace in row["data"]]
         shapes += [_line(axis, at, colour) for at, colour in row["lines"]]
     slots = [point.slots for point in points]
-    axis_x = chart.AXIS | {
+    axis_x = chart.X_AXIS | {
         "anchor": f"y{len(rows)}",
         "showgrid": False,
-        "title": {"text": "slots in the window", "standoff": 2, "font": {"size": 11}},
+        "title": {"text": "slots in the window", "standoff": 8, "font": {"size": 11}},
         "range": [slots[0] - 0.5, slots[-1] + 0.5],
         "tickformat": "d",
         "nticks": min(12, len(slots) + 1),
