@@ -114,7 +114,7 @@ def idle_table(one: RankAnalysis) -> Table:
         Column("cause", "Cause", Kind.TEXT),
         Column("place", "Place", Kind.NAME),
         Column("share", "Share", Kind.SHARE),
-        _per_step(one),
+        _per_step(one, minor=True),
     )
     rows: list[tuple[Cell, ...]] = [
         (cause, place, ns / window, ns // (steps or 1)) for cause, place, ns in idle_rows(one)
@@ -244,7 +244,7 @@ def collective_table(across: RankComparison) -> Table:
         Column("name", "Collective", Kind.NAME),
         Column("group", "Group", Kind.NAME, minor=True),
         Column("number", "Number", Kind.COUNT, minor=True),
-        Column("first", "First rank", Kind.COUNT),
+        Column("first", "First rank", Kind.COUNT, minor=True),
         Column("last", "Last rank", Kind.COUNT),
         Column("skew", "Skew", Kind.TIME),
     )
@@ -273,5 +273,5 @@ def path_table(one: RankAnalysis) -> Table:
     return Table(key="path", title="Longest on the critical path", columns=columns, rows=rows)
 
 
-def _per_step(one: RankAnalysis) -> Column:
-    return Column("ns", "A step" if one.summary.steps else "In all", Kind.TIME)
+def _per_step(one: RankAnalysis, *, minor: bool = False) -> Column:
+    return Column("ns", "A step" if one.summary.steps else "In all", Kind.TIME, minor=minor)

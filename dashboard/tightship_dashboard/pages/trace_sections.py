@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from dash import html
 
-from tightship_analyzers.report.captions import (
-    across_words,
-    device_words,
-    one_of_each_cause,
-    roofline_title,
-    roofline_words,
-)
+from tightship_analyzers.report.captions import one_of_each_cause
+from tightship_analyzers.report.model import Report, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import (
-    chain_words,
-    graph_words,
     is_clean,
     losses_first,
-    not_judged_words,
     nothing_found,
     ranks_on,
     step_words,
@@ -29,7 +21,7 @@ from tightship_analyzers.report.sentences import (
     unclaimed_words,
     whole_of,
 )
-from tightship_dashboard.figures import chart, gap, grid, trace_charts, trace_tables
+from tightship_dashboard.figures import chart, gap, grid, report_table, trace_charts
 from tightship_dashboard.figures.elements import Node, link, section
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import finding_href, one_trace_href
@@ -40,7 +32,16 @@ from tightship_platform.units import unbroken
 from tightship_platform.vocabulary import Bucket, SavingUnit
 
 FINDINGS = "trace-findings"
-MOST_CHAINS = 8
+ORDER = ("idle", "across", "path", "device", "roofline", "notes")
+"""Sections of the report, by key."""
+ABSENT: Mapping[str, tuple[str, str]] = {
+    "across": ("Who waits for whom", "There is one rank only."),
+    "device": (
+        "What the device did",
+        "The file holds no device events: there are no kernels, streams or copies to show.",
+    ),
+}
+"""Title, and why there is nothing, of sections that nobody should miss."""
 PER: Mapping[str, str] = {SavingUnit.STEP: " per step", SavingUnit.RECORDING: " of the recording"}
 Found = Mapping[tuple[str, str], int]
 """(rule, place) → id of the finding's own page."""
@@ -49,21 +50,36 @@ Found = Mapping[tuple[str, str], int]
 def sections(capture: str, result: RunAnalysis, one: RankAnalysis, found: Found) -> list[Node]:
     """All that is known of a capture, with the figures of one of its ranks."""
     several = len(result.ranks) > 1
+    report = report_of(result, one)
     parts = [
         _where(one),
         _ranks(capture, result, one) if several else None,
         _steps(one),
         _findings(result, found, several=several),
-        _idle(one, several=several),
-        trace_tables.idle(one),
-        *_across(result),
-        _path(one),
-        trace_tables.path_items(one),
-        *_device(one),
-        _roofline(one, several=several),
-        _notes(result),
+        *(part for key in ORDER for part in _section(key, report, result)),
     ]
     return [part for part in parts if part is not None]
+
+
+def _section(key: str, report: Report, result: RunAnalysis) -> list[Node]:
+    """One section of the report: its sentences and drawings, its first table, and a part of its own for each other."""
+    known = report.section(key)
+    if known is None:
+        return [section(ABSENT[key][0], _said(ABSENT[key][1], kind="quiet"), anchor=key)] if key in ABSENT else []
+    first, others = next(iter(known.tables), None), known.tables[1:]
+    body: list[Node] = [part for text in known.words for part in _said(text)]
+    body += DRAWINGS[key](report.one, result) if key in DRAWINGS else []
+    body += [report_table.drawn(first)] if first else []
+    body += [html.H3(known.listed)] if known.listed else []
+    if known.items:
+        items = [html.Li(fmt.name(item, limit=600)) for item in known.items]
+        body.append(html.Ul(items, className="sentences" if known.listed else "sentences quiet"))
+    aside = report_table.export(first) if first else None
+    parts = [section(known.title, body, anchor=key, aside=aside)]
+    for table in others:
+        aside = report_table.export(table)
+        parts.append(section(table.title, [report_table.drawn(table)], anchor=table.key, aside=aside))
+    return parts
 
 
 def _said(text: str | None, *, kind: str = "") -> list[Node]:
@@ -191,13 +207,8 @@ def _finding(number: int, finding: TraceFinding, found: Found) -> grid.Row:
     }
 
 
-def _idle(one: RankAnalysis, *, several: bool) -> Node | None:
-    idle = sum(row.ns for row in one.figures.window_idle_causes or [])
-    if not idle and not one.gaps:
-        return None
-    whose = f" of rank {one.rank}" if several else ""
-    share = fmt.share(idle, one.summary.window_ns)
-    text = f"The device{whose} is idle for {share} of the {whole_of(one)}. Each nanosecond has one cause and one place."
+def _gaps(one: RankAnalysis, _result: RunAnalysis) -> list[Node]:
+    """The longest gaps, the first one open."""
     figures = []
     for number, (_, found) in enumerate(one_of_each_cause([(one, found) for found in one.gaps])):
         where = f", {found.place}" if found.place else ""
@@ -210,90 +221,34 @@ def _idle(one: RankAnalysis, *, several: bool) -> Node | None:
         )
         figures.append(html.Figure([drawing, html.Figcaption(fmt.name(caption, limit=400))], className="gap"))
     more = html.Details([html.Summary(f"{len(figures) - 1} more"), *figures[1:]]) if len(figures) > 1 else None
-    shown = [*figures[:1], *([more] if more else [])]
-    body = [*_said(text), *_said(graph_words(one)), *shown]
-    return section("Why the device is idle: its longest gaps", body, anchor="gaps")
+    return [*figures[:1], *([more] if more else [])]
 
 
-def _across(result: RunAnalysis) -> list[Node | None]:
+def _late(_one: RankAnalysis, result: RunAnalysis) -> list[Node]:
+    """Which rank came late in which step."""
     across = result.across_ranks
-    title = "Who waits for whom"
     if across is None:
-        why = f"Not compared: {result.not_compared}." if result.not_compared else "There is one rank only."
-        return [section(title, _said(why, kind="quiet"), anchor="across")]
-    body: list[Node] = _said(across_words(across), kind="quiet")
+        return []
     heat = trace_charts.late_map(across)
-    if heat is not None:
-        name = "How late each rank came in each step"
-        body += [html.P(f"{name}: by so much collectives would have begun sooner, had it come with the last but one.")]
-        body += [chart.draw(heat, graph_id="trace-late", title=name)]
-    else:
-        body += _said("The ranks share no whole steps, so totals are over the whole recording.", kind="quiet")
-    body.append(trace_tables.ranks(across))
-    export = grid.export_button("trace-ranks", "ranks.csv")
-    return [section(title, body, anchor="across", aside=export), trace_tables.collectives(across)]
-
-
-def _path(one: RankAnalysis) -> Node | None:
-    rows, colours = trace_charts.path_rows(one), trace_charts.part_colours()
-    if not rows:
-        return None
-    figure = trace_charts.stacked(rows, colours)
-    text = (
-        "The chain of causes behind the end of each step, without a gap. Only what lies on it can make the step "
-        "shorter; its parts sum to the step."
-    )
-    error = one.figures.simulation_error_frac
-    if error is not None:
-        text += f" The simulated step misses the measured one by {fmt.percent(error)}."
-    drawing = chart.draw(figure, graph_id="trace-path-steps", title="The critical path of each step by its parts")
-    return section(
-        "Critical path", [*_said(text), trace_charts.key(trace_charts.order(rows), colours), drawing], anchor="path"
-    )
-
-
-def _device(one: RankAnalysis) -> Sequence[Node | None]:
-    words = device_words(one)
-    if words is None:
-        text = "The file holds no device events: there are no kernels, streams or copies to show."
-        return [section("What the device did", _said(text, kind="quiet"), anchor="device")]
-    figures = one.figures
+    if heat is None:
+        return _said("The ranks share no whole steps, so totals are over the whole recording.", kind="quiet")
+    name = "How late each rank came in each step"
     return [
-        section("What the device did", _said(words), anchor="device"),
-        trace_tables.kernels(figures),
-        trace_tables.streams(figures),
-        trace_tables.launches(figures.launches),
-        trace_tables.copies(figures.copies),
+        html.P(f"{name}: by so much collectives would have begun sooner, had it come with the last but one."),
+        chart.draw(heat, graph_id="trace-late", title=name),
     ]
 
 
-def _roofline(one: RankAnalysis, *, several: bool) -> Node | None:
-    roof = one.figures.roofline
-    if roof is None or not roof.families:
-        return None
-    body: list[Node] = [*_said(roofline_words(one, roof)), trace_tables.roofline(roof)]
-    chains = [chain for chain in one.figures.fusion_candidates or [] if chain.saving_ns][:MOST_CHAINS]
-    if chains:
-        body.append(html.H3("Fusion candidates: chains of memory-bound kernels"))
-        body.append(
-            html.Ul([html.Li(fmt.name(chain_words(chain), limit=400)) for chain in chains], className="sentences")
-        )
-    return section(
-        roofline_title(roof) + (f" of rank {one.rank}" if several else ""),
-        body,
-        anchor="roof",
-        aside=grid.export_button("trace-roofline", "roofline.csv"),
-    )
+def _path(one: RankAnalysis, _result: RunAnalysis) -> list[Node]:
+    """The parts of each step's critical path."""
+    rows, colours = trace_charts.path_rows(one), trace_charts.part_colours()
+    figure = trace_charts.stacked(rows, colours)
+    drawing = chart.draw(figure, graph_id="trace-path-steps", title="The critical path of each step by its parts")
+    return [trace_charts.key(trace_charts.order(rows), colours), drawing]
 
 
-def _notes(result: RunAnalysis) -> Node | None:
-    lines = not_judged_words(result)
-    lines += [f"{one.source}: {warning}" for one in result.ranks for warning in one.summary.warnings]
-    lines += [f"Skipped: {line}" for line in result.skipped] + [f"Not read: {line}" for line in result.failed]
-    lines += [
-        f"The rule {rule} failed on these traces: a defect of ours; please report it" for rule in result.failed_rules
-    ]
-    if not lines:
-        return None
-    items = [html.Li(fmt.name(line, limit=600)) for line in dict.fromkeys(lines)]
-    return section("What was not judged, and why", [html.Ul(items, className="sentences quiet")], anchor="notes")
+DRAWINGS: Mapping[str, Callable[[RankAnalysis, RunAnalysis], list[Node]]] = {
+    "idle": _gaps,
+    "across": _late,
+    "path": _path,
+}

@@ -1,0 +1,84 @@
+"""A table of a report as a grid: it sorts, filters and exports plain values. Any text in it may come from a trace."""
+
+from __future__ import annotations
+
+from tightship_analyzers.report.tables import Cell, Column, Kind, Table
+from tightship_dashboard.figures import grid
+from tightship_dashboard.figures.elements import Node
+from tightship_dashboard.sentences import formatting as fmt
+from tightship_platform.text import label
+from tightship_platform.units import format_bytes
+
+NAME_CHARS = 110
+WRAPPED = ("idle",)
+"""Tables whose rows grow with their text."""
+_UNIT = {Kind.TIME: "ns", Kind.SHARE: "0..1", Kind.BYTES: "bytes", Kind.RATE: "GB/s"}
+_WIDTH = {
+    Kind.COUNT: (76, 96),
+    Kind.TIME: (84, 110),
+    Kind.SHARE: (74, 100),
+    Kind.BYTES: (90, 120),
+    Kind.RATE: (110, 140),
+}
+"""Kind → least width and width in pixels, where a column beside it takes the rest."""
+_HEAD_PX = 7.2
+"""A character of a column's head, at least."""
+
+
+def drawn(table: Table) -> Node:
+    """The table, all of its rows."""
+    takes_rest = any(column.kind == Kind.NAME for column in table.columns)
+    columns = [_column(column, takes_rest=takes_rest) for column in table.columns]
+    rows: list[grid.Row] = []
+    for number, row in enumerate(table.rows):
+        cells: grid.Row = {"id": str(number)}
+        for column, value in zip(table.columns, row, strict=True):
+            cells |= _cells(column, value)
+        rows.append(cells)
+    return grid.table(_id(table), columns, rows, label=table.title, wrap=table.key in WRAPPED)
+
+
+def export(table: Table) -> Node:
+    """The button that saves its rows."""
+    return grid.export_button(_id(table), f"{table.key}.csv")
+
+
+def _id(table: Table) -> str:
+    return f"trace-{table.key}"
+
+
+def _column(column: Column, *, takes_rest: bool) -> grid.Column:
+    key, head, wide = column.key, column.head, column.minor
+    match column.kind:
+        case Kind.NAME:
+            return grid.column(key, head, minWidth=130, flex=4, wide=wide, exported="why")
+        case Kind.TEXT:
+            return grid.column(key, head, minWidth=110, flex=1 if takes_rest else 2, wide=wide)
+        case kind:
+            least, width = _WIDTH[kind]
+            least = least if takes_rest else max(least, round(_HEAD_PX * len(head)))
+            numeric = grid.column(key, head, "number", unit=_UNIT.get(kind, ""), wide=wide, minWidth=least)
+            return numeric | ({"width": width} if takes_rest else {"flex": 1})
+
+
+def _cells(column: Column, value: Cell) -> grid.Row:
+    """The plain value to sort by, and what is shown."""
+    key = column.key
+    match column.kind, value:
+        case Kind.NAME, str():
+            return {key: fmt.cell(label(value, NAME_CHARS), limit=NAME_CHARS), f"{key}_why": fmt.name(value, limit=400)}
+        case _, None:
+            return {key: None, f"{key}_text": fmt.MISSING}
+        case _, str():
+            return {key: fmt.cell(value)}
+        case Kind.TIME, _:
+            shown = fmt.duration(value)
+        case Kind.SHARE, _:
+            shown = fmt.percent(value)
+        case Kind.BYTES, int():
+            shown = format_bytes(value)
+        case Kind.RATE, _:
+            shown = f"{value:,.1f}{fmt.NBSP}GB/s"
+        case _:
+            shown = f"{value:,}"
+    return {key: value, f"{key}_text": shown}
