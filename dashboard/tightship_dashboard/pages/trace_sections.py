@@ -62,7 +62,7 @@ def sections(capture: str, result: RunAnalysis, one: RankAnalysis, found: Found)
 
 
 def _section(key: str, report: Report, result: RunAnalysis) -> list[Node]:
-    """One section of the report: its sentences and drawings, its first table, and a part of its own for each other."""
+    """One section of the report: its sentences and drawings, its first table, and one part for each other table."""
     known = report.section(key)
     if known is None:
         return [section(ABSENT[key][0], _said(ABSENT[key][1], kind="quiet"), anchor=key)] if key in ABSENT else []
