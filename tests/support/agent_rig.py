@@ -77,6 +77,8 @@ class Rig:
     """The TIGHTSHIP_ variables of the installation; the server's address is added by `start_server`."""
     port: int = field(default_factory=free_port)
     children: list[subprocess.Popen[Any]] = field(default_factory=list)
+    clients: dict[str, ApiClient] = field(default_factory=dict)
+    """Of `get`, by token: whoever waits asks again and again, and a new one costs more than its question."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -93,9 +95,11 @@ class Rig:
 
     def get(self, path: str) -> Any:
         """What the server answers; None while it does not, or knows nothing of it."""
+        token = self.variables.get("TIGHTSHIP_TOKEN", "")
+        if token not in self.clients:
+            self.clients[token] = self.api
         try:
-            with self.api as api:
-                return api.get(path)
+            return self.clients[token].get(path)
         except TightshipError:
             return None
 
@@ -153,6 +157,8 @@ class Rig:
         return (self.home / "parts.log").read_text()
 
     def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
         for child in self.children:
             if child.poll() is None:
                 child.kill()

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from tightship_platform.units import NS_PER_S, now_ns
 
 HOST = "node-1"
 RUN = "00aa11bb22cc33dd"
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Trusts nobody. For clients of plain HTTP, who would each read all certificates of the system."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class Served:
         """A plain HTTP client of its API."""
         if token:
             headers["authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=self.url + API, headers=headers, trust_env=False, timeout=PATIENCE_S)
+        return httpx.Client(
+            base_url=self.url + API, headers=headers, trust_env=False, timeout=PATIENCE_S, verify=NO_TLS
+        )
 
     def api(self, token: str = "") -> ApiClient:
         """The client that agents and the command line use."""
@@ -53,9 +58,9 @@ class Served:
 
 
 @contextmanager
-def serving(settings: Settings, host: str = "127.0.0.1") -> Iterator[Served]:
+def serving(settings: Settings, host: str = "127.0.0.1", port: int = 0) -> Iterator[Served]:
     """A real server in a thread, listening on loopback as if it were to listen on `host`."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     app = create_app(settings, host=host)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, proxy_headers=False, timeout_graceful_shutdown=3))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -38,33 +38,32 @@ def the_end() -> dict[str, Any]:
 # ---- real jobs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("script", "code", "error"),
-    [
-        (f"import torch\nraise {OOM}", 1, SAID),
-        (
-            f"import sys, torch\nsys.excepthook = lambda *_: print('mine', file=sys.stderr)\ntry:\n    raise {OOM}\n"
-            "except RuntimeError:\n    raise ValueError('no batch fits')",
-            1,
-            f"ValueError: no batch fits (after {SAID})",
-        ),
-        (
-            "import torch\nclass Loud(Exception):\n    def __str__(self):\n        print('asked')\n        return ''\n"
-            "raise Loud(7)",
-            1,
-            "Loud",
-        ),
-        ("import sys, torch\nsys.exit('bye')", 1, None),
-        ("import os, signal, torch\nos.kill(os.getpid(), signal.SIGINT)", 130, None),
-        (f"import torch\ntry:\n    raise {OOM}\nexcept RuntimeError:\n    pass", 0, None),
-    ],
-    ids=["memory", "own hook and a cause", "a message with side effects", "exit", "ctrl-c", "caught"],
-)
-def test_a_job_ends_as_it_would_without_us(tmp_path: Path, script: str, code: int, error: str | None) -> None:
-    (tmp_path / "job.py").write_text(script)
-    alone = subprocess.run([PYTHON, "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    done = launch(PYTHON, "job.py", cwd=tmp_path)
+ENDS = {
+    "own hook and a cause": (
+        f"import sys, torch\nsys.excepthook = lambda *_: print('mine', file=sys.stderr)\ntry:\n    raise {OOM}\n"
+        "except RuntimeError:\n    raise ValueError('no batch fits')",
+        1,
+        f"ValueError: no batch fits (after {SAID})",
+    ),
+    "a message with side effects": (
+        "import torch\nclass Loud(Exception):\n    def __str__(self):\n        print('asked')\n        return ''\n"
+        "raise Loud(7)",
+        1,
+        "Loud",
+    ),
+    "exit": ("import sys, torch\nsys.exit('bye')", 1, None),
+    "ctrl-c": ("import os, signal, torch\nos.kill(os.getpid(), signal.SIGINT)", 130, None),
+    "caught": (f"import torch\ntry:\n    raise {OOM}\nexcept RuntimeError:\n    pass", 0, None),
+}
+
+
+def ends_as_alone(folder: Path, script: str, code: int, error: str | None) -> None:
+    """Whether a job ends with us as it does without us, and is reported so."""
+    # Alone it needs torch only where it names something of it.
+    (folder / "job.py").write_text(script if OOM in script else script.replace("torch", "string"))
+    alone = subprocess.run([PYTHON, "job.py"], cwd=folder, capture_output=True, text=True, timeout=120)
+    (folder / "job.py").write_text(script)
+    done = launch(PYTHON, "job.py", cwd=folder)
     ours = set(warnings_in(done.stderr))
     assert done.returncode == code and alone.returncode in (code, 128 - code), "a shell gives 128 + n for signal n"
     assert done.stdout == alone.stdout
@@ -74,9 +73,21 @@ def test_a_job_ends_as_it_would_without_us(tmp_path: Path, script: str, code: in
 
 
 @pytest.mark.torch
+def test_a_job_that_runs_out_of_memory_ends_as_it_would_without_us(tmp_path: Path) -> None:
+    ends_as_alone(tmp_path, f"import torch\nraise {OOM}", 1, SAID)
+
+
+@pytest.mark.sliced(2)
+@pytest.mark.torch
+@pytest.mark.parametrize("end", ENDS)
+def test_a_job_ends_as_it_would_without_us(tmp_path: Path, end: str) -> None:
+    ends_as_alone(tmp_path, *ENDS[end])
+
+
+@pytest.mark.torch
 def test_of_ranks_the_one_that_failed_is_reported_and_not_its_starter(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
-        f"import os, time, torch\nif os.environ['RANK'] == '1':\n    raise {OOM}\ntime.sleep(600)"
+        f"import os, time\nif os.environ['RANK'] == '1':\n    import torch\n    raise {OOM}\ntime.sleep(600)"
     )
     torchrun = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "job.py"]
     assert launch(*torchrun, cwd=tmp_path).returncode == 1
