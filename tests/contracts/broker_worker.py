@@ -13,6 +13,7 @@ from celery import shared_task
 
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks import registry
+from tightship_platform.tasks.app import create_celery
 from tightship_platform.tasks.worker import run_worker
 
 
@@ -37,5 +38,7 @@ def slow(path: str, until: str) -> None:
 
 
 if __name__ == "__main__":
-    registry.periods_s = dict
-    sys.exit(run_worker(load_settings(), concurrency=1, beat="--beat" in sys.argv))
+    registry.registered = list  # no tasks but those above, which start sooner than all that the analyzers import
+    given = load_settings()
+    create_celery(given).conf.worker_soft_shutdown_timeout = 0.5  # there is one application for these settings
+    sys.exit(run_worker(given, concurrency=1, beat="--beat" in sys.argv))
