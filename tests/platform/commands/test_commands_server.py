@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from api_calls import HOST, RUN, Capture, ok, sha256, trace_file
+from api_calls import HOST, RUN, Capture, ok, serving, sha256, trace_file
 from processes import Running, answers, tightship
 from services import free_port
 from sqlalchemy import create_engine, make_url
@@ -62,6 +62,7 @@ def test_a_port_in_use_is_one_line(env: Any) -> None:
     assert not (env.home / "tightship.db").exists(), "nothing was done before the port was had"
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("host", ["203.0.113.77", "no-such-host.invalid", "x y"])
 def test_a_host_that_is_not_ours_is_one_line(env: Any, host: str) -> None:
     one_line(tightship(env.environ, "server", "--host", host, "--port", str(free_port())), "--host", host)
@@ -84,6 +85,7 @@ def test_beyond_loopback_it_needs_a_token(env: Any) -> None:
         assert made.stdout.strip() not in server.output_so_far()
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_connections_that_stay_open_do_not_delay_its_end(env: Any, number: signal.Signals) -> None:
     port = free_port()
@@ -130,7 +132,7 @@ def test_a_request_that_waits_for_the_database_does_not_delay_its_end(make_platf
 
 
 def test_servers_that_start_at_once_on_an_empty_database_all_come_up(env: Any) -> None:
-    ports = [free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(2)]
     servers = [Running(env.environ, "server", "--port", str(port)) for port in ports]
     try:
         for server, port in zip(servers, ports, strict=True):
@@ -177,12 +179,10 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_file(env: Any) -> None
                 server.process.wait()
     store = Path(env.settings.artifacts_url)
     assert not [path for path in store.rglob("rank-*.json.gz") if path.is_file()]
-    with Running(env.environ, "server", "--port", str(port)) as server:
-        server.hear("Serving")
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=PATIENCE_S) as http:
-            capture.http = http
-            ok(capture.put(data))
-            assert ok(http.get(f"/captures?run={RUN}"))[0]["state"] == "uploaded"
+    with serving(env.settings) as served, served.http() as http:
+        capture.http = http
+        ok(capture.put(data))
+        assert ok(http.get(f"/captures?run={RUN}"))[0]["state"] == "uploaded"
 
 
 def _driver(url: str) -> str:

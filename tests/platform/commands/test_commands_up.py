@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -30,15 +31,37 @@ def port() -> int:
     return free_port()
 
 
+class Up(Running):
+    """`tightship up`, on a platform whose database had no schema."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.port = env, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        super().__init__(env.environ, "up", "--port", str(self.port))
+
+
+@pytest.fixture(scope="module")
+def start_up(make_platform_env: Any) -> Iterator[Callable[[], Up]]:
+    """All parts, up: those of the test before unless it ended them."""
+    running: list[Up] = []
+    with ExitStack() as stack:
+
+        def start() -> Up:
+            if not running or running[-1].process.poll() is not None:
+                up = stack.enter_context(Up(make_platform_env(migrated=False)))
+                running.append(up)
+                up.hear(f"Dashboard: {up.url}")
+                up.hear(f"export TIGHTSHIP_SERVER={up.url}")
+                up.hear("Worker of")
+                up.hear("agent  | ")
+            return running[-1]
+
+        yield start
+
+
 @pytest.fixture
-def up(env: Any, port: int) -> Iterator[Running]:
-    """All parts, up."""
-    with Running(env.environ, "up", "--port", str(port)) as running:
-        running.hear(f"Dashboard: http://127.0.0.1:{port}")
-        running.hear(f"export TIGHTSHIP_SERVER=http://127.0.0.1:{port}")
-        running.hear("Worker of")
-        running.hear("agent  | ")
-        yield running
+def up(start_up: Callable[[], Up]) -> Up:
+    return start_up()
 
 
 def part(up: Running, name: str) -> psutil.Process:
@@ -52,52 +75,52 @@ def part(up: Running, name: str) -> psutil.Process:
     return found[0]
 
 
-def test_everything_comes_up_from_nothing_and_goes_on_ctrl_c(up: Running, env: Any, port: int) -> None:
+def hosts(url: str) -> list[Any]:
+    answer = httpx.get(f"{url}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S)
+    found: list[Any] = answer.json()
+    return found
+
+
+def test_a_second_one_in_the_same_home_is_one_line(up: Up) -> None:
+    second = tightship(up.env.environ, "up", "--port", str(free_port()))
+    assert second.returncode == 2
+    assert second.stderr.strip() == (
+        f"tightship: `tightship up` already runs in {up.env.home} (pid {up.process.pid}); "
+        "stop that one first, or set another TIGHTSHIP_HOME"
+    )
+    assert up.process.poll() is None
+
+
+@pytest.mark.parametrize("name", ["server", "worker", "agent"])
+def test_a_part_that_is_killed_comes_back(up: Up, name: str) -> None:
+    killed = part(up, name)
+    killed.kill()
+    line = up.hear(f"The {name} (pid {killed.pid}) was ended by SIGKILL")
+    assert "starting it again in 0.5 s" in line
+    wait_for(lambda: f"{name:<6} | " in up.output_so_far().partition(line)[2], "its first words")
+    wait_for(lambda: answers(up.url), "the server to answer")
+    assert part(up, name).pid != killed.pid
+
+
+def test_everything_comes_up_from_nothing_and_goes_on_ctrl_c(up: Up) -> None:
     family = up.family()
     assert {name for name in ("server", "worker", "agent") if part(up, name)} == {"server", "worker", "agent"}
-    wait_for(lambda: len(hosts(port)) == 1, "the agent's heartbeat")
+    wait_for(lambda: len(hosts(up.url)) == 1, "the agent's heartbeat")
     assert up.end(signal.SIGINT) == 0
     assert up.output().splitlines()[-1] == "All parts have ended."
     _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert alive == []
     assert "Traceback" not in up.output_so_far()
-    assert {"server.log", "worker.log", "agent.log"} <= {p.name for p in (env.home / "logs").iterdir()}
+    assert {"server.log", "worker.log", "agent.log"} <= {p.name for p in (up.env.home / "logs").iterdir()}
 
 
-def hosts(port: int) -> list[Any]:
-    answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S)
-    found: list[Any] = answer.json()
-    return found
-
-
-@pytest.mark.parametrize("name", ["server", "worker", "agent"])
-def test_a_part_that_is_killed_comes_back(up: Running, port: int, name: str) -> None:
-    killed = part(up, name)
-    killed.kill()
-    line = up.hear(f"The {name} (pid {killed.pid}) was ended by SIGKILL")
-    assert "starting it again in 0.5 s" in line
-    up.hear(f"{name:<6} | ")
-    wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
-    assert part(up, name).pid != killed.pid
-    assert up.end() == 0
-
-
-def test_nothing_outlives_a_supervisor_that_is_killed(up: Running) -> None:
+def test_nothing_outlives_a_supervisor_that_is_killed(up: Up) -> None:
+    wait_for(lambda: len(up.family()) >= 7, "three parts, two pool processes and beat below the worker")
     family = up.family()
-    assert len(family) >= 7  # three parts, two pool processes and beat below the worker
     os.kill(up.process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert alive == []
-
-
-def test_a_second_one_in_the_same_home_is_one_line(up: Running, env: Any) -> None:
-    second = tightship(env.environ, "up", "--port", str(free_port()))
-    assert second.returncode == 2
-    assert second.stderr.strip() == (
-        f"tightship: `tightship up` already runs in {env.home} (pid {up.process.pid}); "
-        "stop that one first, or set another TIGHTSHIP_HOME"
-    )
-    assert up.process.poll() is None
+    up.process.wait()
 
 
 def test_a_port_in_use_ends_it_with_that_line(env: Any) -> None:
@@ -118,7 +141,7 @@ def test_beyond_loopback_without_a_token_ends_it_with_that_line(env: Any, port: 
 
 def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
     environ = env.environ | {"TIGHTSHIP_TOKEN": "token-of-this-test"}
-    with Running(environ, "up", "--host", "0.0.0.0", "--port", str(port)) as up:
+    with Running(environ, "up", "--host", "0.0.0.0", "--port", str(port), "--no-worker") as up:
         up.hear("(tokens required)")
         bearer = {"authorization": "Bearer token-of-this-test"}
         url = f"http://127.0.0.1:{port}/api/v1/hosts"

@@ -16,10 +16,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from api_calls import Capture, ok
 from processes import Running, answers
 from services import find_postgres, free_port
 from source_tree import ROOT
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url, text
 from waiting import PATIENCE_S, wait_for
 
 OURS = ("server", "worker", "beat", "agent")
@@ -203,7 +204,7 @@ def fleet(make_database_url: Callable[..., str], redis_url: str, tmp_path: Path)
 
 
 @pytest.mark.postgres
-def test_every_service_comes_up_and_goes(fleet: Fleet) -> None:
+def test_every_service_comes_up_works_for_the_others_and_goes(fleet: Fleet) -> None:
     for name in OURS:
         assert not fleet.is_healthy(name), f"{name} is said to be healthy before it was started"
     # All at once, on an empty database, as `docker compose up` does.
@@ -219,31 +220,19 @@ def test_every_service_comes_up_and_goes(fleet: Fleet) -> None:
     assert (health["status"], health["database"], health["broker"]) == ("ok", "ok", "ok")
     assert httpx.get(f"{fleet.url}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S).status_code == 401
     bearer = {"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"}
-    assert len(httpx.get(f"{fleet.url}/api/v1/hosts", headers=bearer, trust_env=False, timeout=PATIENCE_S).json()) == 1
-
-    for name in OURS:
-        assert fleet.running[name].end() == 0, fleet.running[name].said
-        assert "Traceback" not in fleet.running[name].output()
-        assert SECRETS["TIGHTSHIP_TOKEN"] not in fleet.running[name].output()
-
-
-@pytest.mark.postgres
-def test_the_beat_of_one_container_drives_the_worker_of_another(fleet: Fleet) -> None:
-    fleet.start("server")
-    wait_for(lambda: answers(fleet.url), "the server to answer")
-    bearer = {"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"}
     with httpx.Client(base_url=f"{fleet.url}/api/v1", headers=bearer, trust_env=False, timeout=PATIENCE_S) as http:
-        from api_calls import Capture
-        from sqlalchemy import create_engine, text
-
+        assert len(ok(http.get("/hosts"))) == 1
         capture = Capture(http)
         engine = create_engine(make_url(fleet.environ("worker")["TIGHTSHIP_DATABASE_URL"]))
         with engine.begin() as connection:
             connection.execute(text("UPDATE capture SET expires_ns = 1"))
         engine.dispose()
-        fleet.start("worker")
-        fleet.start("beat")
-        wait_for(lambda: capture.now()["state"] == "expired", "the sweep")
+        wait_for(lambda: capture.now()["state"] == "expired", "the worker, driven by beat, to sweep")
+
+    for name in OURS:
+        assert fleet.running[name].end() == 0, fleet.running[name].said
+        assert "Traceback" not in fleet.running[name].output()
+        assert SECRETS["TIGHTSHIP_TOKEN"] not in fleet.running[name].output()
 
 
 def test_the_health_check_of_postgres(make_database_url: Callable[..., str]) -> None:
