@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from warm_python import OPTIMIZERS, warm_python
 
 
 @pytest.fixture(autouse=True)
@@ -19,3 +20,10 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[tuple[str, ...]]:
+    """Stands for `python` in a command, where torch is imported already."""
+    with warm_python(*OPTIMIZERS) as python:
+        yield python

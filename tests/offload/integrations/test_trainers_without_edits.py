@@ -21,6 +21,7 @@ from offload_exactness import Model  # noqa: E402
 from offload_scripts import train_accelerate, train_huggingface, train_lightning  # noqa: E402
 from saved_files import contents, different  # noqa: E402
 from torch import nn  # noqa: E402
+from warm_python import OPTIMIZERS, warm_python  # noqa: E402
 
 from tightship_offload.plan.file import write_plan  # noqa: E402
 from tightship_offload.plan.model import ModelSpec, Plan, Window  # noqa: E402
@@ -28,6 +29,7 @@ from tightship_offload.runtime.apply import describe  # noqa: E402
 from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
 
 pytestmark = pytest.mark.torch
+Python = tuple[str, ...]
 SCRIPTS = Path(__file__).parents[2] / "support" / "offload_scripts"
 BUT = ("/callbacks/", "/loops/")
 
@@ -46,11 +48,22 @@ def home() -> Iterator[dict[str, str]]:
         yield {"TIGHTSHIP_HOME": f"{folder}/home", "TIGHTSHIP_RUNTIME_DIR": f"{folder}/r", "OMP_NUM_THREADS": "1"}
 
 
-def run(tmp_path: Path, home: dict[str, str], name: str, plan: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def warm_trainers() -> Iterator[Python]:
+    """Stands for `python` in a command, where the trainers' libraries are imported already."""
+    with warm_python(
+        *OPTIMIZERS, "transformers.trainer", "transformers.models.llama.modeling_llama", "lightning"
+    ) as python:
+        yield python
+
+
+def run(
+    tmp_path: Path, home: dict[str, str], name: str, plan: Path, python: Python = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
     """The script under the launcher."""
     out = tmp_path / "windowed"
     out.mkdir()
-    command = (sys.executable, SCRIPTS / "counted.py", SCRIPTS / f"{name}.py", out)
+    command = (*python, SCRIPTS / "counted.py", SCRIPTS / f"{name}.py", out)
     return launch(*command, options=("--offload", str(plan)), extra_env=home, cwd=tmp_path)
 
 
@@ -66,22 +79,31 @@ def run(tmp_path: Path, home: dict[str, str], name: str, plan: Path) -> subproce
     ids=["huggingface", "huggingface-inner", "accelerate", "lightning"],
 )
 def test_a_trainer_s_script_trains_bit_for_bit_the_same(
-    tmp_path: Path, home: dict[str, str], script: Any, model: Callable[[Any], nn.Module], steps: int
+    tmp_path: Path,
+    home: dict[str, str],
+    warm_trainers: Python,
+    script: Any,
+    model: Callable[[Any], nn.Module],
+    steps: int,
 ) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
     plan = planned(model(script.train(alone)), tmp_path / "plan.yaml")
-    done = run(tmp_path, home, script.__name__.split(".")[-1], plan)
+    # One of them in a process of its own, where the libraries are imported under the plan.
+    python = (sys.executable,) if script is train_accelerate else warm_trainers
+    done = run(tmp_path, home, script.__name__.split(".")[-1], plan, python)
     assert done.returncode == 0, done.stderr[-3000:]
     fetched = [int(count) for count in done.stdout.splitlines()[-1].removeprefix("layers fetched: ").split()]
     assert len(fetched) == steps and min(fetched) >= 4
     assert different(contents(alone, but=BUT), contents(tmp_path / "windowed", but=BUT)) == []
 
 
-def test_a_plan_of_another_model_ends_the_job_with_one_line(tmp_path: Path, home: dict[str, str]) -> None:
+def test_a_plan_of_another_model_ends_the_job_with_one_line(
+    tmp_path: Path, home: dict[str, str], warm_trainers: Python
+) -> None:
     path = tmp_path / "plan.yaml"
     write_plan(Plan(model=ModelSpec(name="Other", layer_parameters=(7, 7)), window=Window(slots=2)), path)
-    done = run(tmp_path, home, "train_lightning", path)
+    done = run(tmp_path, home, "train_lightning", path, warm_trainers)
     ours = [line for line in warnings_in(done.stderr) if "No tightship server" not in line]
     assert done.returncode == 2
     assert len(ours) == 1 and "the plan is for 2 layers, this model has 4" in ours[0]
@@ -115,12 +137,12 @@ print(outer.metric.value.device)
 
 @pytest.mark.parametrize("which", ["whole", "other first"])
 def test_layers_that_take_turns_stay_when_a_wrapper_of_the_model_moves(
-    tmp_path: Path, home: dict[str, str], which: str
+    tmp_path: Path, home: dict[str, str], warm_trainers: Python, which: str
 ) -> None:
     model = Model(tied=True)
     plan = planned(model, tmp_path / "plan.yaml")
     (tmp_path / "moves.py").write_text(MOVES)
-    command = (sys.executable, tmp_path / "moves.py", SCRIPTS.parent, which)
+    command = (*warm_trainers, tmp_path / "moves.py", SCRIPTS.parent, which)
     done = launch(*command, options=("--offload", str(plan)), extra_env=home)
     assert done.returncode == 0, done.stderr[-3000:]
     stayed, metric = done.stdout.splitlines()

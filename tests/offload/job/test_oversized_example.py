@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ def test_it_imports_nothing_of_ours() -> None:
 
 
 @pytest.mark.torch
-def test_a_plan_leaves_its_losses_and_weights_as_they_are(tmp_path: Path) -> None:
+def test_a_plan_leaves_its_losses_and_weights_as_they_are(tmp_path: Path, warm: tuple[str, ...]) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"version: 1\nmodel: {{name: GPT, layer_parameters: {[BLOCK] * LAYERS}}}\nwindow: {{slots: 2}}\n")
 
@@ -38,7 +37,7 @@ def test_a_plan_leaves_its_losses_and_weights_as_they_are(tmp_path: Path) -> Non
         env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
         env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
         sizes = ["--layers", str(LAYERS), "--width", str(WIDTH), "--steps", "5", "--save", str(tmp_path / name)]
-        done = subprocess.run([sys.executable, str(SCRIPT), *sizes], env=env, capture_output=True, text=True)
+        done = subprocess.run([*warm, str(SCRIPT), *sizes], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

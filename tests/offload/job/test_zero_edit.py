@@ -1,4 +1,7 @@
-"""`tightship run --offload`: unmodified scripts, in processes of their own."""
+"""`tightship run --offload`: unmodified scripts, in processes of their own.
+
+Where nothing depends on who imports torch, and when, that process is a fork of one that has (`warm`).
+"""
 
 from __future__ import annotations
 
@@ -73,13 +76,18 @@ BLOCK = 32 * 2 + (32 * 64 + 64) + (64 * 32 + 32)
 PLAN = f"version: 1\nmodel: {{name: Net, layer_parameters: {[BLOCK] * 4}}}\nwindow: {{slots: 2, resident: [0]}}\n"
 
 
-def run(tmp_path: Path, *arguments: str, script: str = SCRIPT, **variables: str) -> subprocess.CompletedProcess[str]:
+Python = tuple[str, ...]
+
+
+def run(
+    tmp_path: Path, *arguments: str, python: Python = (sys.executable,), script: str = SCRIPT, **variables: str
+) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "train.py"
     path.write_text(script)
     env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
     env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
     return subprocess.run(
-        [sys.executable, str(path), *arguments],
+        [*python, str(path), *arguments],
         cwd=tmp_path,
         env=env,
         capture_output=True,
@@ -95,9 +103,10 @@ def planned(tmp_path: Path, text: str = PLAN) -> str:
 
 
 @pytest.mark.parametrize("optimizer", ["own", "sgd"])
-def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, optimizer: str) -> None:
-    alone = run(tmp_path, optimizer)
-    windowed = run(tmp_path, optimizer, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, warm: Python, optimizer: str) -> None:
+    alone = run(tmp_path, optimizer, python=warm)
+    python = warm if optimizer == "sgd" else (sys.executable,)
+    windowed = run(tmp_path, optimizer, python=python, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
     assert (alone.returncode, windowed.returncode) == (0, 0), windowed.stderr
     assert alone.stdout.split()[1] == "ordinary"
     assert windowed.stdout.split() == [alone.stdout.split()[0], "offloaded"]
@@ -112,8 +121,10 @@ def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, optimi
         (PLAN.replace("slots: 2", "slots: 0"), "plan.window.slots is 0; expected a whole number"),
     ],
 )
-def test_a_plan_that_does_not_apply_ends_the_job_with_one_line(tmp_path: Path, text: str, said: str) -> None:
-    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, text))
+def test_a_plan_that_does_not_apply_ends_the_job_with_one_line(
+    tmp_path: Path, warm: Python, text: str, said: str
+) -> None:
+    done = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, text))
     assert done.returncode == 2
     assert said in done.stderr and done.stderr.startswith("tightship: ")
     assert len(done.stderr.splitlines()) == 1
@@ -126,17 +137,18 @@ OTHER_MACHINE = (
 )
 
 
-def test_a_plan_for_another_machine_ends_the_job_when_it_would_be_applied(tmp_path: Path) -> None:
+def test_a_plan_for_another_machine_ends_the_job_when_it_would_be_applied(tmp_path: Path, warm: Python) -> None:
     plan = planned(tmp_path, PLAN + OTHER_MACHINE)
-    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan)
+    done = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan)
     assert done.returncode == 2
     assert done.stderr.startswith("tightship: The plan is for another machine: the plan is for a 'NVIDIA H200'")
     assert len(done.stderr.splitlines()) == 1
-    without = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_OFFLOAD_OPTIONAL="1")
+    without = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_OFFLOAD_OPTIONAL="1")
     assert (without.returncode, without.stdout.split()[1]) == (0, "ordinary")
     assert without.stderr.endswith("; the job runs without the plan\n") and len(without.stderr.splitlines()) == 1
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("first", ["", ".runtime.engine"])
 def test_a_script_may_import_the_runtime_first(tmp_path: Path, first: str) -> None:
     script = f"import tightship_offload{first}\nprint(tightship_offload.apply.__name__)\n{SCRIPT}"
@@ -145,20 +157,20 @@ def test_a_script_may_import_the_runtime_first(tmp_path: Path, first: str) -> No
     assert done.stdout.split()[::2] == ["apply", "offloaded"]
 
 
-def test_updates_during_backward_that_are_lost_in_every_step_are_told_once(tmp_path: Path) -> None:
+def test_updates_during_backward_that_are_lost_in_every_step_are_told_once(tmp_path: Path, warm: Python) -> None:
     early = "optimizer: {start: during-backward, clipping: speculative}\nloop: {micro_batches: 2, clip_norm: 1.0}\n"
     reading = SCRIPT.replace("range(10)", "range(15)").replace(
         "nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "[p.grad.norm() for p in model.parameters()]"
     )
-    done = run(tmp_path, "plain", script=reading, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, PLAN + early))
+    done = run(tmp_path, "plain", python=warm, script=reading, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, PLAN + early))
     assert (done.returncode, done.stdout.split()[1]) == (0, "offloaded")
     assert len(done.stderr.splitlines()) == 1
     assert "taken back in each of the last 10 steps" in done.stderr and "plan without --early" in done.stderr
 
 
-def test_an_optional_plan_that_does_not_apply_leaves_the_job_alone(tmp_path: Path) -> None:
+def test_an_optional_plan_that_does_not_apply_leaves_the_job_alone(tmp_path: Path, warm: Python) -> None:
     plan = planned(tmp_path, PLAN.replace(f"[{BLOCK}, ", "[7, "))
-    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_OFFLOAD_OPTIONAL="1")
+    done = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_OFFLOAD_OPTIONAL="1")
     assert done.returncode == 0
     assert f"layer 0 has 7 parameters in the plan and {BLOCK:,} in this model" in done.stderr
     assert "the job runs without the plan" in done.stderr
@@ -176,16 +188,22 @@ print(*{p.device.type for p in model.parameters()}, *{p.dtype for p in model.par
 )
 
 
-def test_an_optional_plan_that_is_refused_after_the_move_leaves_no_layer_behind(tmp_path: Path) -> None:
+def test_an_optional_plan_that_is_refused_after_the_move_leaves_no_layer_behind(tmp_path: Path, warm: Python) -> None:
     """An optimizer that steps through all parameters at once is seen only when it is made."""
     plan, script = PLAN.replace("resident: [0]", "resident: []"), MOVED.replace("AdamW", "LBFGS")
-    done = run(tmp_path, script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, plan), TIGHTSHIP_OFFLOAD_OPTIONAL="1")
+    done = run(
+        tmp_path,
+        python=warm,
+        script=script,
+        TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, plan),
+        TIGHTSHIP_OFFLOAD_OPTIONAL="1",
+    )
     assert done.returncode == 0, done.stderr
     assert "LBFGS" in done.stderr and "the job runs without the plan" in done.stderr
     assert done.stdout.splitlines() == ["cpu", "meta torch.bfloat16"]
 
 
-def test_only_the_model_that_trains_is_windowed(tmp_path: Path) -> None:
+def test_only_the_model_that_trains_is_windowed(tmp_path: Path, warm: Python) -> None:
     """A teacher of the same architecture, moved before the optimizer is made, and an average made after it."""
     script = (
         SCRIPT.partition("make = ")[0]
@@ -196,22 +214,22 @@ average = Net().to("meta")
 print(*{p.device.type for p in teacher.parameters()}, *{p.device.type for p in average.parameters()})
 """
     )
-    done = run(tmp_path, script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+    done = run(tmp_path, python=warm, script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "meta meta"
 
 
-def test_a_python_without_the_runtime_ends_with_one_line(tmp_path: Path) -> None:
+def test_a_python_without_the_runtime_ends_with_one_line(tmp_path: Path, warm: Python) -> None:
     (tmp_path / "tightship_offload").mkdir()
     (tmp_path / "tightship_offload" / "__init__.py").write_text("raise ImportError('not here\\n')\n")
     hidden = os.pathsep.join([str(INJECT), str(tmp_path)])
-    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path), PYTHONPATH=hidden)
+    done = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path), PYTHONPATH=hidden)
     assert done.returncode == 2
     assert "install tightship[offload] for this Python" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path) -> None:
+def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path, warm: Python) -> None:
     interval = "{value: 5.0e+7, low: 4.0e+7, high: 6.0e+7}"
     prediction = (
         f"prediction: {{step_ns: {interval}, no_offload_step_ns: {interval}, device_bytes: 1, host_bytes: 1, "
@@ -220,7 +238,7 @@ def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     plan = planned(tmp_path, PLAN + prediction)
-    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_RUN_DIR=str(run_dir))
+    done = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan, TIGHTSHIP_RUN_DIR=str(run_dir))
     assert (done.returncode, done.stderr) == (0, "")
     figures = json.loads((run_dir / "offload.json").read_text())
     assert set(figures) == {*PLANNED, *MEASURED}
@@ -231,9 +249,9 @@ def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path
     assert [path.name for path in run_dir.iterdir()] == ["offload.json"]
 
 
-def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path) -> None:
+def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path, warm: Python) -> None:
     record = tmp_path / "record.json"
-    done = run(tmp_path, "plain", TIGHTSHIP_OFFLOAD_MEASURE=str(record), TIGHTSHIP_OFFLOAD_STEPS="3")
+    done = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_MEASURE=str(record), TIGHTSHIP_OFFLOAD_STEPS="3")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     measured = json.loads(record.read_text())
     assert measured["model"]["layer_parameters"] == [BLOCK] * 4
@@ -253,10 +271,10 @@ def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path) -> None:
     assert min(measured["forward_ns"]) > 0 and min(measured["backward_ns"]) > 0
 
 
-def test_a_script_without_repeated_blocks_cannot_be_measured(tmp_path: Path) -> None:
+def test_a_script_without_repeated_blocks_cannot_be_measured(tmp_path: Path, warm: Python) -> None:
     script = "import torch\nmodel = torch.nn.Bilinear(2, 2, 2)\ntorch.optim.SGD(model.parameters(), lr=1)\n"
     (tmp_path / "odd.py").write_text(script)
     env = os.environ | {"PYTHONPATH": str(INJECT), "TIGHTSHIP_OFFLOAD_MEASURE": str(tmp_path / "record.json")}
-    done = subprocess.run([sys.executable, "odd.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run([*warm, "odd.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 2
     assert "has no repeated blocks" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -1,0 +1,133 @@
+"""A Python that has imported torch and runs every script in a fork of itself.
+
+Importing torch costs two processor seconds, and what its optimizers import when the first one is made costs two more.
+A script that is run here finds all that imported; else it sees what it sees in a process of its own: environment,
+folder, arguments and output, the `sitecustomize` of its PYTHONPATH, and an interpreter that ends as always.
+
+Not for what has to happen before torch is imported, nor for recordings that an agent asks for: Kineto's thread does not
+survive a fork.
+
+As a script: `warm_python.py SOCKET SCRIPT ARGUMENT...` runs one there and ends as it ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+OPTIMIZERS = ("torch", "torch._dynamo")
+
+
+@contextmanager
+def warm_python(*modules: str) -> Iterator[tuple[str, ...]]:
+    """The words that stand for `python` in a command, where these modules are imported already."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        path = f"{folder}/s"
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("TIGHTSHIP_", "PYTHON"))}
+        command = [sys.executable, __file__, "--serve", path, *modules]
+        server = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None and server.stdout.readline() == "ready\n"
+            yield sys.executable, __file__, path
+        finally:
+            server.communicate()  # it ends with its input
+
+
+# ---- the side that asks ----------------------------------------------------------------------------------------------
+
+
+def _ask(path: str, *command: str) -> int:
+    with socket.socket(socket.AF_UNIX) as there:
+        there.connect(path)
+        request = json.dumps({"env": dict(os.environ), "cwd": str(Path.cwd()), "command": command}).encode()
+        socket.send_fds(there, [request[:1]], [1, 2])
+        there.sendall(request[1:])
+        there.shutdown(socket.SHUT_WR)
+        status = int(there.makefile().read())
+    if os.WIFSIGNALED(status):
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    return os.waitstatus_to_exitcode(status)
+
+
+# ---- the side that runs ----------------------------------------------------------------------------------------------
+
+
+def _serve(path: str, *modules: str) -> tuple[str, ...]:
+    """Returns only in the process that is to run a script: its path and arguments."""
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()  # a collection would copy into each fork what it looks at
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        ended = sys.stdin in ready
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, 0 if ended else os.WNOHANG)[0]:
+                pass
+        if ended:
+            os._exit(0)
+        there, _ = listener.accept()
+        if os.fork():
+            there.close()
+            continue
+        listener.close()
+        script = os.fork()
+        if not script:
+            return _become(there)
+        _, status = os.waitpid(script, 0)
+        there.sendall(str(status).encode())
+        os._exit(0)
+
+
+def _become(there: socket.socket) -> tuple[str, ...]:
+    """Be the process that was asked for."""
+    first, (out, err), _, _ = socket.recv_fds(there, 1, 2)
+    request = json.loads(first + there.makefile("rb").read())
+    there.close()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, number in ((nothing, 0), (out, 1), (err, 2)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    command: list[str] = request["command"]
+    sys.argv[:] = command
+    sys.path[:1] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.modules.pop("sitecustomize", None)
+    with suppress(ImportError):
+        importlib.import_module("sitecustomize")
+    sys.path.insert(0, str(Path(command[0]).resolve().parent))
+    return tuple(command)
+
+
+def _run(script: str) -> None:
+    main = types.ModuleType("__main__")
+    main.__file__ = script
+    sys.modules["__main__"] = main
+    exec(compile(Path(script).read_bytes(), script, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        _run(_serve(*sys.argv[2:])[0])
+    else:
+        sys.exit(_ask(*sys.argv[1:]))
