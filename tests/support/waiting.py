@@ -10,9 +10,12 @@ PATIENCE_S = 90.0
 
 
 def wait_for(what: Callable[[], Any], why: str = "it to happen", *, timeout_s: float = PATIENCE_S) -> Any:
-    """The first true answer of `what`, asked again and again."""
-    deadline = time.monotonic() + timeout_s
+    """The first true answer of `what`, asked again and again; what takes long to answer is asked less often."""
+    asked = time.monotonic()
+    deadline = asked + timeout_s
     while not (found := what()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain for {why}"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"waited {timeout_s:g} s in vain for {why}"
+        time.sleep(min(max(0.02, 9 * (now - asked)), 0.2))
+        asked = time.monotonic()
     return found
