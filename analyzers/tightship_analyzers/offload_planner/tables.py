@@ -13,7 +13,7 @@ from tightship_analyzers.offload_planner.profile import LayerCost, Profile
 from tightship_offload.plan.model import HardwareSpec, Plan, Prediction
 from tightship_platform.results.plan_answer import PlanAlternative
 from tightship_platform.terminal import Column, print_table
-from tightship_platform.units import format_bytes, format_frac, format_ns
+from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 
 
 def print_hardware(hardware: HardwareSpec) -> None:
@@ -145,7 +145,7 @@ def heading(plan: Plan) -> str:
     """The one line for a finished plan."""
     prediction: Prediction | None = plan.prediction
     if prediction is None:
-        return f"{plan.model.name}: {plan.window.slots} slots, {len(plan.window.resident)} resident layers"
+        return f"{plan.model.name}: {plural(plan.window.slots, 'slot')}, {plural(len(plan.window.resident), 'resident layer')}"
     return (
         f"{plan.model.name}: a step of {format_ns(round(prediction.step_ns.value))}, "
         f"{format_frac(prediction.share_frac.value)} of the speed without offload, "

@@ -225,7 +225,7 @@ class _Reading:
         counts = [max(by_owner[(forward, i)] for forward, by_owner in sizes.items()) for i in range(self.count)]
         if not all(counts):
             empty = self.layers.names[counts.index(0)]
-            raise PlanError(f"No parameter of layer {empty} was seen in the trace; are its weights frozen?")
+            raise PlanError(f"No parameter of layer {empty} was seen in the trace; its weights may be frozen")
         kind = types.most_common(1)[0][0]
         if kind not in _DTYPES:
             raise PlanError(f"The model's gradients are {kind!r}; plans know float, c10::BFloat16 and c10::Half")

@@ -79,7 +79,7 @@ def _clause(one: RankAnalysis, part: str) -> str:
     if part == Bucket.UNEXPLAINED and by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0):
         edges = [row for row in rows if row.cause == Cause.WINDOW_EDGE.word]
         place = max(edges, key=lambda row: row.ns).place
-        return "idle before the first or after the last kernel" + (f" (CPU: `{place}`)" if place else "")
+        return "idle before the first or after the last kernel" + (f" (on the CPU: {place})" if place else "")
     if part == Bucket.HOST:
         cause = max((*HOST_CLAUSE, Cause.HOST_DISPATCH.word), key=lambda word: by_cause.get(word, 0))
         return HOST_CLAUSE.get(cause, CLAUSE[Bucket.HOST])

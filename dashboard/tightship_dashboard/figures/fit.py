@@ -25,7 +25,7 @@ from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import run_href
 from tightship_platform.results.plan_answer import PlanAnswer, PlanOption
 from tightship_platform.results.run import RunDetail
-from tightship_platform.units import format_bytes
+from tightship_platform.units import format_bytes, plural
 
 PLAN_FILE = "plan.yaml"
 TABLE = "fit-options"
@@ -63,7 +63,7 @@ def result(answer: PlanAnswer, run: RunDetail | None, zone: ZoneInfo) -> Node:
 
 def _window(answer: PlanAnswer) -> Node:
     shape = answer.window
-    kept = f"{shape.resident} resident layers" if shape.resident else "no resident layer"
+    kept = plural(shape.resident, "resident layer") if shape.resident else "no resident layer"
     caption = [f"With {kept}"]
     if shape.recompute == "layer":
         caption.append(", each layer checkpointed")

@@ -16,7 +16,7 @@ _UNIT = {Kind.TIME: "ns", Kind.SHARE: "0..1", Kind.BYTES: "bytes", Kind.RATE: "G
 _WIDTH = {
     Kind.COUNT: (76, 96),
     Kind.TIME: (84, 110),
-    Kind.SHARE: (74, 100),
+    Kind.SHARE: (74, 80),
     Kind.BYTES: (90, 120),
     Kind.RATE: (110, 140),
 }
@@ -53,7 +53,7 @@ def _column(column: Column, *, takes_rest: bool) -> grid.Column:
         case Kind.NAME:
             return grid.column(key, head, minWidth=130, flex=4, wide=wide, exported="why")
         case Kind.TEXT:
-            return grid.column(key, head, minWidth=110, flex=1 if takes_rest else 2, wide=wide)
+            return grid.column(key, head, minWidth=118, flex=1 if takes_rest else 2, wide=wide)
         case kind:
             least, width = _WIDTH[kind]
             least = least if takes_rest else max(least, round(_HEAD_PX * len(head)))

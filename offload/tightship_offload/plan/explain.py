@@ -73,11 +73,13 @@ def _updates(plan: Plan) -> str:
     on_cpu = count - on_device - streamed
     parts = []
     if on_cpu:
-        parts.append(f"{on_cpu} layers are updated on the CPU, where their optimizer state lives")
+        parts.append(
+            f"{on_cpu} {'layer is' if on_cpu == 1 else 'layers are'} updated on the CPU, where the optimizer state lives"
+        )
     if streamed:
-        parts.append(f"{streamed} stream through the device to be updated there")
+        parts.append(f"{streamed} {'streams' if streamed == 1 else 'stream'} through the device to be updated there")
     if on_device:
-        parts.append(f"{on_device} are updated on the device")
+        parts.append(f"{on_device} {'is' if on_device == 1 else 'are'} updated on the device")
     text = "; ".join(parts) + "."
     if on_cpu:
         text += (
