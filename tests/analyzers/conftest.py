@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hazard_traces import HAZARDS
 from trace_files import Written
+from warm_python import OPTIMIZERS, warm_python
 
 
 @pytest.fixture
@@ -36,3 +38,10 @@ def recording(request: pytest.FixtureRequest, made_recordings: dict[str, Path]) 
     """The file of one entry of `recordings.ANY`."""
     given: Path | str = request.param
     return given if isinstance(given, Path) else made_recordings[given]
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[tuple[str, ...]]:
+    """Stands for `python` in a command, where torch is imported already."""
+    with warm_python(*OPTIMIZERS) as python:
+        yield python

@@ -30,12 +30,12 @@ MACHINE = HardwareSpec(
 """A machine of one core with host memory in the role of the device."""
 
 
-def record(folder: Path, *how: str) -> bytes:
+def record(folder: Path, *how: str, python: tuple[str, ...] = (sys.executable,)) -> bytes:
     """The trace of five like blocks in training, with stacks and shapes, packed."""
     path = folder / "trace.json"
     env = {name: value for name, value in os.environ.items() if not name.startswith("TIGHTSHIP_")}
     done = subprocess.run(
-        [sys.executable, str(JOB), str(path), "record", *how],
+        [*python, str(JOB), str(path), "record", *how],
         env=env | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

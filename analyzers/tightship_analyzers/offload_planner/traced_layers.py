@@ -5,8 +5,12 @@ finds in it (`are_blocks`), as far as calls show them.
 
 [Note: containers in calls] Python code of a container runs in the call of the module that uses it. The `forward` of
 torch's containers is that of a Sequential, whose children are the calls inside. Whatever else runs reads a ModuleList,
-which is not called itself: that its children are the like ones that take most of the time is as much as can be seen.
+which is not called itself: that its children are the like ones that run most operators is as much as can be seen.
 A module that runs neither has attributes, not blocks, be they alike.
+
+[Note: operators, not time] How large a part of a model is, its operators say, which are the same in every run. A
+machine that other processes use may hold a thread anywhere for longer than a small model takes, and the first call ever
+may take a thousand times as long as the next.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from tightship_analyzers.trace.names import matcher
 from tightship_offload.plan.model import are_blocks, no_blocks
 
 LEAST_SHARE_FRAC = 0.3
-"""Of a module's forward that the children of its ModuleList must take: two norms beside them are no layers."""
+"""Of the operators of a module's forward, what the children of its ModuleList must run: two norms beside them are no
+layers."""
 MOST_DEPTH = 60
 
 _MODULE = re.compile(r"nn\.Module: (?P<kind>.+)_(?P<number>\d{1,9})", re.DOTALL)
@@ -40,7 +45,8 @@ class Call:
     kind: str
     start_ns: int
     end_ns: int
-    depth: int
+    operators: int
+    """That it ran, see [Note: operators, not time]."""
     calls: list[Call] = field(default_factory=list)
     """Calls of modules inside, in order."""
     containers: set[str] = field(default_factory=set)
@@ -89,7 +95,7 @@ def find_layers(trace: Trace, backward: Int64s, trained_ns: Int64s) -> Layers | 
     for call in roots:
         models[call.name].append(call)
     layers = {name: _layers(calls, trained_ns) for name, calls in models.items()}
-    name = max(models, key=lambda one: (_spent(layers[one]), _spent(models[one])))
+    name = max(models, key=lambda one: (_ran(layers[one]), _ran(models[one]), _spent(models[one])))
     model = models[name]
     if not layers[name]:
         children = {child.kind[:80] for call in model for child in call.calls}
@@ -119,7 +125,8 @@ def _tree(trace: Trace, rows: Int64s) -> list[Call]:
     frames = trace.frames
     roots: list[Call] = []
     open_: list[Call] = []
-    for row in rows.tolist():
+    operators = _operators(trace, rows)
+    for row, ran in zip(rows.tolist(), operators.tolist(), strict=True):
         start, end = int(frames.start_ns[row]), int(frames.end_ns[row])
         while open_ and open_[-1].end_ns <= start:
             open_.pop()
@@ -131,10 +138,18 @@ def _tree(trace: Trace, rows: Int64s) -> list[Call]:
         if matched is None or len(open_) >= MOST_DEPTH:
             continue
         name = f"{matched['kind']}_{matched['number']}"
-        call = Call(name, matched["kind"], start, end, len(open_))
+        call = Call(name, matched["kind"], start, end, ran)
         (open_[-1].calls if open_ else roots).append(call)
         open_.append(call)
     return roots
+
+
+def _operators(trace: Trace, rows: Int64s) -> Int64s:
+    """How many operators each of these frames, of one thread, ran."""
+    frames, ops = trace.frames, trace.host_ops
+    started = ops.start_ns[ops.tid == frames.tid[rows[0]]] if len(rows) else ops.start_ns
+    ran: Int64s = np.searchsorted(started, frames.end_ns[rows]) - np.searchsorted(started, frames.start_ns[rows])
+    return ran
 
 
 def _layers(model: list[Call], trained_ns: Int64s) -> list[Call]:
@@ -158,19 +173,19 @@ def _blocks(calls: list[Call], trained_ns: Int64s) -> set[str]:
     if "forward" in functions:
         kinds = {child.kind for child in children if _trains(child, trained_ns)}
     else:
-        kinds = _most_called(children, LEAST_SHARE_FRAC * _usual_ns(calls)) if functions else set()
+        kinds = _most_called(children, LEAST_SHARE_FRAC * _usually_ran(calls)) if functions else set()
     blocks = {child.name: child.kind for child in children if child.kind in kinds}
     return set(blocks) if are_blocks(list(blocks.values())) else set()
 
 
-def _most_called(children: list[Call], least_ns: float) -> set[str]:
-    """The class, if any, whose several instances take most time, and no less than so much."""
+def _most_called(children: list[Call], least: float) -> set[str]:
+    """The class, if any, whose several instances run most operators, and no fewer than so many."""
     alike: dict[str, list[Call]] = defaultdict(list)
     for child in children:
         alike[child.kind].append(child)
-    several = {kind: _usual_ns(calls) for kind, calls in alike.items() if len({call.name for call in calls}) > 1}
+    several = {kind: _usually_ran(calls) for kind, calls in alike.items() if len({call.name for call in calls}) > 1}
     most = max(several, key=lambda kind: several[kind], default=None)
-    return set() if most is None or several[most] < least_ns else {most}
+    return set() if most is None or several[most] < least else {most}
 
 
 def _trains(call: Call, trained_ns: Int64s) -> bool:
@@ -179,12 +194,16 @@ def _trains(call: Call, trained_ns: Int64s) -> bool:
     return bool(first < end)
 
 
-def _usual_ns(calls: list[Call]) -> float:
-    """Time of one call of each instance, by the median: the first call ever may take a thousand times as long."""
-    took: dict[str, list[int]] = defaultdict(list)
+def _usually_ran(calls: list[Call]) -> float:
+    """Operators of one call of each instance, by the median: recording may have cut a call off."""
+    ran: dict[str, list[int]] = defaultdict(list)
     for call in calls:
-        took[call.name].append(call.end_ns - call.start_ns)
-    return sum(median(one) for one in took.values())
+        ran[call.name].append(call.operators)
+    return sum(median(one) for one in ran.values())
+
+
+def _ran(calls: list[Call]) -> int:
+    return sum(call.operators for call in calls)
 
 
 def _spent(calls: list[Call]) -> int:

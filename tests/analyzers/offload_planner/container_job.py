@@ -6,6 +6,7 @@ it: the parameters of its layers, or its refusal.
 
 import json
 import sys
+import time
 
 import torch
 from torch import nn
@@ -60,6 +61,14 @@ class Listed(nn.Module):
         return self.after(x)
 
 
+class Held(Listed):
+    """The same, on a machine that keeps the thread waiting for longer than the blocks take."""
+
+    def forward(self, x):
+        time.sleep(0.02)
+        return super().forward(x)
+
+
 def unlike(kind):
     return kind(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH))
 
@@ -72,6 +81,7 @@ MODELS = {
     "nested": lambda: nn.Sequential(nn.LayerNorm(WIDTH), Chain(*(Attributes() for _ in range(3)))),
     "stages": Stages,
     "listed": Listed,
+    "held": Held,
 }
 
 

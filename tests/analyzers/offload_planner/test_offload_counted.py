@@ -71,6 +71,7 @@ def test_eleven_billion_parameters_are_counted(here: Path) -> None:
     assert profile.rest.after_forward_ns == round(2 * 50000 * 8192 * tokens / 4e14 * 1e9)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize(
     ("factory", "said"),
     [

@@ -99,8 +99,8 @@ def void(_value: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def trace_data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return record(tmp_path_factory.mktemp("recorded"))
+def trace_data(warm: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return record(tmp_path_factory.mktemp("recorded"), python=warm)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,26 @@ pytestmark = pytest.mark.torch
 INJECT = Path(__file__).parents[3] / "collectors" / "tightship_collectors" / "inject"
 BLOCK = 64 * 2 + (64 * 256 + 256) + (256 * 64 + 64)
 REST = 50 * 64 + 64 * 50 + 50
-LIKE = ("like", "nested", "stages", "listed")
+LIKE = ("like", "nested", "stages", "listed", "held")
 UNLIKE = ("unlike", "unlike_chain", "attributes")
 
 
-def job(folder: Path, *arguments: str, **variables: str) -> str:
+Python = tuple[str, ...]
+
+
+def job(python: Python, folder: Path, *arguments: str, **variables: str) -> str:
     env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
     env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
-    command = [sys.executable, str(JOB), *arguments]
+    command = [*python, str(JOB), *arguments]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trace(warm: Python, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traced")
-    job(folder, str(folder / "trace.json"), "record")
+    job(warm, folder, str(folder / "trace.json"), "record")
     return folder / "trace.json"
 
 
@@ -62,8 +64,8 @@ def test_a_trace_tells_layers_parameters_and_batch(trace: Path) -> None:
     assert all(layer.forward_ns > 0 and layer.backward_ns > 0 for layer in profile.layers)
 
 
-def test_a_recomputing_loop_is_recognised(tmp_path: Path) -> None:
-    job(tmp_path, str(tmp_path / "trace.json"), "record", "recompute")
+def test_a_recomputing_loop_is_recognised(warm: Python, tmp_path: Path) -> None:
+    job(warm, tmp_path, str(tmp_path / "trace.json"), "record", "recompute")
     profile = profile_of_trace(tmp_path / "trace.json")
     assert profile.recompute.value == "layer"
     assert profile.model.layer_parameters == (BLOCK,) * 5
@@ -71,7 +73,7 @@ def test_a_recomputing_loop_is_recognised(tmp_path: Path) -> None:
     assert profile.micro_batches == 2
 
 
-def test_from_a_trace_to_the_same_training(trace: Path, tmp_path: Path) -> None:
+def test_from_a_trace_to_the_same_training(warm: Python, trace: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     rates = tmp_path / "machine.yaml"
     profile = profile_of_trace(trace)
@@ -84,14 +86,14 @@ def test_from_a_trace_to_the_same_training(trace: Path, tmp_path: Path) -> None:
     assert json.loads(result.stdout)["plan"]["window"]["slots"] == made.window.slots
     assert made.moving
     assert made.prediction is not None and made.prediction.device_bytes <= 1900 * 1024
-    assert job(tmp_path) == job(tmp_path, TIGHTSHIP_OFFLOAD_PLAN=str(plan))
+    assert job(warm, tmp_path) == job(warm, tmp_path, TIGHTSHIP_OFFLOAD_PLAN=str(plan))
 
 
 @pytest.fixture(scope="module")
-def contained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def contained(warm: Python, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Traces of models by name, and what the runtime makes of each."""
     folder = tmp_path_factory.mktemp("contained")
-    command = [sys.executable, str(Path(__file__).with_name("container_job.py")), str(folder), *LIKE, *UNLIKE]
+    command = [*warm, str(Path(__file__).with_name("container_job.py")), str(folder), *LIKE, *UNLIKE]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout.splitlines()[-1])
