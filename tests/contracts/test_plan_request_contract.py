@@ -19,7 +19,7 @@ from plan_requests import GIB, PROFILE, request_for, slow_profile
 from records import T0, S
 from sqlalchemy import delete, func, select, update
 
-from tightship_analyzers.offload_planner import planning, requests
+from tightship_analyzers.offload_planner import candidate, planner, planning, requests
 from tightship_analyzers.offload_planner.answer import answer
 from tightship_analyzers.offload_planner.request import VERSION, Request, decode_request
 from tightship_platform.captures.artifact_store import ArtifactStore
@@ -32,6 +32,7 @@ from tightship_platform.vocabulary import PlanState
 
 REQUEST = request_for()
 KEY = REQUEST.key
+SEARCH = (planner.__file__, candidate.__file__)
 
 
 @pytest.fixture
@@ -316,16 +317,25 @@ def test_a_defect_is_one_line_and_in_the_log(
 
 @pytest.fixture
 def limited() -> Iterator[None]:
-    """As Celery sets a task's time limit, but of a second."""
+    """As Celery sets a task's time limit, but as soon as it searches, and where Python does not drop the exception, as
+    it does in callbacks of its garbage collector."""
+    raised = False
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise SoftTimeLimitExceeded
+    def stop(_number: int, frame: FrameType | None) -> None:
+        nonlocal raised
+        outer = frame
+        while outer is not None and outer.f_code is not planner.search.__code__:
+            outer = outer.f_back
+        if not raised and outer is not None and frame is not None and frame.f_code.co_filename in SEARCH:
+            raised = True
+            raise SoftTimeLimitExceeded
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.01)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    assert raised
 
 
 def test_a_plan_that_takes_too_long_is_one_line(database: Database, artifacts: ArtifactStore, limited: None) -> None:
