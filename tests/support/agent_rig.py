@@ -90,6 +90,10 @@ class Rig:
         return Path(self.variables["TIGHTSHIP_HOME"])
 
     @property
+    def runtime_dir(self) -> Path:
+        return Path(self.variables["TIGHTSHIP_RUNTIME_DIR"])
+
+    @property
     def api(self) -> ApiClient:
         return ApiClient(load_settings(self.environ), timeout_s=PATIENCE_S)
 
@@ -120,7 +124,7 @@ class Rig:
 
     def start_job(self, *, steps_per_s: float = 50, ranks: int = 1, record: dict[str, Any] | None = None) -> SmallJob:
         key = secrets.token_hex(8)
-        run_dir = Path(self.variables["TIGHTSHIP_RUNTIME_DIR"]) / key
+        run_dir = self.runtime_dir / key
         run_dir.parent.mkdir(mode=0o700, exist_ok=True)
         run_dir.mkdir(mode=0o700)
         (run_dir / "ranks").mkdir(mode=0o700)

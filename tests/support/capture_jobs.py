@@ -13,6 +13,8 @@ from agent_rig import Rig
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
+from tightship_collectors.jobs.ranks import read_ranks
+
 SCRIPT = '''
 """An ordinary training script. It trains until a file says how long to go on, and ends as the file says."""
 import os, sys, time
@@ -22,7 +24,7 @@ import torch.distributed as dist
 how, trigger = sys.argv[1:3]
 torch.set_num_threads(1)
 world = int(os.environ.get("WORLD_SIZE", "1"))
-model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256))
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
 if world > 1:
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
@@ -34,7 +36,7 @@ late = how == "late" and os.environ.get("RANK") == "2"
 def step():
     if late:
         time.sleep(0.1)
-    loss = model(torch.randn(128, 256)).pow(2).mean()
+    loss = model(torch.randn(32, 64)).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -42,11 +44,12 @@ def step():
 own_profiler_at = time.time() + 5
 while True:
     step()
-    time.sleep(0.002)  # else a waiting job takes a core from the tests beside it
+    time.sleep(0.025)  # a job that waits leaves the cores to the tests beside it, and traces are small
     if how == "own-profiler" and time.time() > own_profiler_at:
         with torch.profiler.profile():
             for _ in range(20):
                 step()
+                time.sleep(0.002)
         print("profiled itself", flush=True)
         own_profiler_at = time.time() + 1.3
     if end is None and os.path.exists(trigger):
@@ -107,7 +110,7 @@ def torch_command(folder: Path, *, how: str, ranks: int) -> list[str]:
 def start_torch_job(
     rig: Rig, folder: Path, *, workflow: str, how: str = "return", ranks: int = 1, options: tuple[str, ...] = ()
 ) -> TorchJob:
-    """Launch the script and wait until it trains and the server knows."""
+    """Launch the script and wait until the server knows it and all its ranks train."""
     output = folder / "output"
     launch = [sys.executable, "-m", "tightship_platform.cli", "run", "--workflow", workflow, *options, "--"]
     command = torch_command(folder, how=how, ranks=ranks)
@@ -124,10 +127,13 @@ def start_torch_job(
     def training() -> str | None:
         assert process.poll() is None, output.read_text()
         of_workflow = [run for run in rig.get("/runs") or [] if run["workflow"] == workflow]
-        live = [run for run in of_workflow if run["state"] == "running"]
-        if live and ("--no-steps" in options or live[0]["steps"]):
-            return str(live[0]["run"])
-        return None
+        live = [str(run["run"]) for run in of_workflow if run["state"] == "running"]
+        if not live:
+            return None
+        # The server hears of steps only every few seconds; the control files have them at once.
+        views = [view for view in read_ranks(rig.runtime_dir / live[0]) if view.is_rank]
+        trains = len(views) == ranks and all(view.steps or "--no-steps" in options for view in views)
+        return live[0] if trains else None
 
     run = wait_for(training)
     return TorchJob(process=process, workflow=workflow, run=run, trigger=folder / "end", output=output)

@@ -29,24 +29,36 @@ while not os.path.exists(sys.argv[1]):
     model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
     steps += 1
-    time.sleep(0.01)
+    time.sleep(0.02)
 # Ranks share a pipe, and where Python does not buffer, each word of a print is written by itself.
 os.write(1, f"steps {rank} {steps}\\n".encode())
 sys.exit(int(sys.argv[2]))
 """
 
 
-@pytest.fixture
-def rig(make_platform_env: Callable[..., Any]) -> Iterator[Rig]:
-    made = Rig(variables=make_platform_env().variables)
+class Installation(Rig):
+    """A server and an agent that can be stopped and started again."""
+
+    def begin(self) -> None:
+        self.server = self.start_server()
+        self.agent = self.start_agent()
+
+
+@pytest.fixture(scope="module")
+def rig(make_platform_env: Callable[..., Any]) -> Iterator[Installation]:
+    made = Installation(variables=make_platform_env().variables)
+    made.begin()
     yield made
+    assert stop(made.agent) == 0
     made.close()
 
 
-def launch(rig: Rig, tmp_path: Path, *command: str) -> subprocess.Popen[str]:
+def launch(rig: Rig, tmp_path: Path, *launcher: str, workflow: str, code: int = 0) -> subprocess.Popen[str]:
+    """Start the script, which trains until there is a file `end`, and then ends with that code."""
     (tmp_path / "train.py").write_text(TRAIN)
+    command = [sys.executable, *launcher, str(tmp_path / "train.py"), str(tmp_path / "end"), str(code)]
     job = subprocess.Popen(
-        [sys.executable, "-m", "tightship_platform.cli", "run", "--workflow", "mine", "--", *command],
+        [sys.executable, "-m", "tightship_platform.cli", "run", "--workflow", workflow, "--", *command],
         env=rig.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -56,19 +68,19 @@ def launch(rig: Rig, tmp_path: Path, *command: str) -> subprocess.Popen[str]:
     return job
 
 
-def the_run(rig: Rig) -> Any:
-    runs = rig.get("/runs?workflow=mine")
+def the_run(rig: Rig, workflow: str) -> Any:
+    runs = rig.get(f"/runs?workflow={workflow}")
     return rig.get(f"/runs/{runs[0]['run']}") if runs else None
 
 
-def steps_by_rank(rig: Rig) -> dict[int, int]:
+def steps_by_rank(rig: Rig, run: str) -> dict[int, int]:
     """The sum of the stored records."""
     from tightship_platform.database.engine import open_database
-    from tightship_platform.database.models import StepStat
+    from tightship_platform.database.models import Run, StepStat
 
     found: dict[int, int] = {}
     with open_database(load_settings(rig.environ)) as database, database.session() as session:
-        for row in session.query(StepStat):
+        for row in session.query(StepStat).join(Run).filter(Run.key == run):
             found[row.rank] = found.get(row.rank, 0) + row.steps
     return found
 
@@ -77,66 +89,50 @@ def reported(output: str) -> dict[int, int]:
     return {int(line.split()[1]): int(line.split()[2]) for line in output.splitlines() if line.startswith("steps")}
 
 
-def test_the_job_goes_on_while_agents_die(rig: Rig, tmp_path: Path) -> None:
-    rig.start_server()
-    agent = rig.start_agent()
-    job = launch(rig, tmp_path, sys.executable, str(tmp_path / "train.py"), str(tmp_path / "end"), "3")
-    wait_for(lambda: (run := the_run(rig)) and run["steps"] and len(run["ranks"]) == 1)
+def test_the_job_goes_on_while_agents_die(rig: Installation, tmp_path: Path) -> None:
+    job = launch(rig, tmp_path, workflow="lonely", code=3)
+    wait_for(lambda: (run := the_run(rig, "lonely")) and run["steps"] and len(run["ranks"]) == 1)
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
-        stop(agent, number)
+        stop(rig.agent, number)
         assert job.poll() is None
-        agent = rig.start_agent()
-        seen = the_run(rig)["steps"]
-        wait_for(lambda seen=seen: the_run(rig)["steps"] > seen)
+        rig.agent = rig.start_agent()
+        seen = the_run(rig, "lonely")["steps"]
+        wait_for(lambda seen=seen: the_run(rig, "lonely")["steps"] > seen)
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 3, errors
-    wait_for(lambda: steps_by_rank(rig) == reported(output))
-    run = the_run(rig)
+    key = the_run(rig, "lonely")["run"]
+    wait_for(lambda: steps_by_rank(rig, key) == reported(output))
+    run = the_run(rig, "lonely")
     assert (run["state"], run["exit_code"], run["steps"]) == ("failed", 3, reported(output)[0])
-    assert stop(agent) == 0
 
 
-def test_a_job_whose_agent_and_server_are_gone_ends_as_it_would(rig: Rig, tmp_path: Path) -> None:
+def test_a_job_whose_agent_and_server_are_gone_ends_as_it_would(rig: Installation, tmp_path: Path) -> None:
     """The records of both, launcher and agent, arrive afterwards."""
-    server, agent = rig.start_server(), rig.start_agent()
-    job = launch(rig, tmp_path, sys.executable, str(tmp_path / "train.py"), str(tmp_path / "end"), "0")
-    wait_for(lambda: (run := the_run(rig)) and run["steps"])
-    stop(server, signal.SIGKILL)
+    job = launch(rig, tmp_path, workflow="alone")
+    wait_for(lambda: (run := the_run(rig, "alone")) and run["steps"])
+    stop(rig.server, signal.SIGKILL)
     time.sleep(2)
-    stop(agent)
+    stop(rig.agent)
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
     assert reported(output)
-    rig.start_server()
-    agent = rig.start_agent()
-    wait_for(lambda: the_run(rig)["state"] == "finished")
-    assert stop(agent) == 0
-    assert 0 < steps_by_rank(rig)[0] <= reported(output)[0]
+    rig.begin()
+    wait_for(lambda: the_run(rig, "alone")["state"] == "finished")
+    assert stop(rig.agent) == 0
+    rig.agent = rig.start_agent()
+    assert 0 < steps_by_rank(rig, the_run(rig, "alone")["run"])[0] <= reported(output)[0]
 
 
-def test_torchrun_has_as_many_ranks_as_it_was_given(rig: Rig, tmp_path: Path) -> None:
-    rig.start_server()
-    agent = rig.start_agent()
-    job = launch(
-        rig,
-        tmp_path,
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--master-port=0",
-        str(tmp_path / "train.py"),
-        str(tmp_path / "end"),
-        "0",
-    )
-    run = wait_for(lambda: (r := the_run(rig)) and len(r["ranks"]) == 2 and (r["steps"] or 0) > 20 and r)
+def test_torchrun_has_as_many_ranks_as_it_was_given(rig: Installation, tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0")
+    job = launch(rig, tmp_path, *torchrun, workflow="two")
+    run = wait_for(lambda: (r := the_run(rig, "two")) and len(r["ranks"]) == 2 and (r["steps"] or 0) > 20 and r)
     assert [rank["rank"] for rank in run["ranks"]] == [0, 1]
     assert all(rank["guard"] for rank in run["ranks"])
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
-    wait_for(lambda: steps_by_rank(rig) == reported(output))
+    wait_for(lambda: steps_by_rank(rig, run["run"]) == reported(output))
     assert set(reported(output)) == {0, 1}
-    assert stop(agent) == 0

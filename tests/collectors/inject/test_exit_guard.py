@@ -32,7 +32,7 @@ while not os.path.exists(end) and time.monotonic() < until:
     optimizer.zero_grad()
     model(torch.randn(8, 16)).sum().backward()
     optimizer.step()
-    time.sleep(0.005)
+    time.sleep(0.02)  # it waits for its end; a core is not its own
 if how == "return":
     pass
 elif how == "exit":
@@ -117,19 +117,26 @@ def record(tmp_path: Path) -> Iterator[Callable[..., Recorded]]:
         job.close()
 
 
-@pytest.mark.parametrize("how", ["exit", "raise", "_exit", "thread", "handler"])
+@pytest.mark.sliced(2)
+@pytest.mark.parametrize("how", ["exit", "raise", "thread", "handler"])
 def test_a_window_that_is_open_is_waited_for(record: Callable[..., Recorded], how: str) -> None:
     job = record(how, window(ahead_s=1.5, seconds=1.5))
     job.until_recording()
     code, out, errors = job.end()
     assert code == CODES[how], errors
     assert out == ("handler\n" if how == "handler" else "")
-    if how == "_exit":  # runs no exit function, neither ours nor those of C++, and so is safe
-        assert job.traces == [] and not job.was_cancelled()
-    else:
-        (trace,) = job.traces
-        assert json.loads(trace.read_text())["traceEvents"]
-        assert not job.was_cancelled()
+    (trace,) = job.traces
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert not job.was_cancelled()
+
+
+def test_a_job_that_runs_no_exit_functions_waits_for_nothing(record: Callable[..., Recorded]) -> None:
+    """Neither ours nor those of C++, and so it is safe."""
+    job = record("_exit", window(ahead_s=1.5, seconds=9))
+    job.until_recording()
+    code, out, errors = job.end()
+    assert (code, out) == (CODES["_exit"], ""), errors
+    assert job.traces == [] and not job.was_cancelled()
 
 
 @pytest.mark.parametrize("how", ["raise"])
@@ -185,6 +192,7 @@ def test_an_impatient_ctrl_c_cancels(record: Callable[..., Recorded]) -> None:
     assert job.was_cancelled()
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_that_ends_a_recorded_job_is_its_exit_code(
     record: Callable[..., Recorded], number: signal.Signals
@@ -208,7 +216,7 @@ def test_a_daemon_that_is_gone_does_not_keep_the_job(record: Callable[..., Recor
 @pytest.mark.parametrize("number", range(int(os.environ.get("TIGHTSHIP_RANDOM_ENDS", "1"))))
 def test_any_end_at_any_moment(record: Callable[..., Recorded], number: int) -> None:
     how = random.choice(list(CODES))
-    config = random.choice([window(ahead_s=1.5, seconds=1), window(ahead_s=3, seconds=0.3), iterations(20)])
+    config = random.choice([window(ahead_s=1.5, seconds=1), window(ahead_s=3, seconds=0.3), iterations(5)])
     job = record(how, config, after_steps=random.choice([0, 1]))
     wait_for(lambda: (job.run_dir / "ranks").exists() and any((job.run_dir / "ranks").iterdir()))
     time.sleep(random.uniform(0, 6))

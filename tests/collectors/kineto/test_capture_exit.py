@@ -23,7 +23,7 @@ from capture_jobs import EXIT_CODES, ask, outcome, start_torch_job, torch_comman
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-SLICE = 4
+SLICE = 3
 JOBS = int(os.environ.get("TIGHTSHIP_EXIT_STORM", str(SLICE)))
 SEED = int(os.environ.get("TIGHTSHIP_EXIT_SEED") or os.environ["TIGHTSHIP_SLICE"])
 LONGEST_CAPTURE_S = 6.0
@@ -55,7 +55,7 @@ def draws() -> list[Draw]:
     moments = [(number + dice.random()) / JOBS * LONGEST_CAPTURE_S for number in range(JOBS)]
     dice.shuffle(moments)
     ways = dice.sample(WAYS, len(WAYS))
-    params: list[dict[str, Any]] = [{"duration_ns": n * 10**8} for n in (5, 10, 20)] + [{"iterations": 300}]
+    params: list[dict[str, Any]] = [{"duration_ns": n * 10**8} for n in (5, 10, 20)] + [{"iterations": 50}]
     return [
         Draw(number, *ways[number % len(ways)], after_s=moments[number], params=dice.choice(params))
         for number in range(JOBS)

@@ -41,7 +41,7 @@ class Installation(Rig):
         stop(self.server, signal.SIGKILL)
 
     def run_dir(self, run: str) -> Path:
-        return Path(self.variables["TIGHTSHIP_RUNTIME_DIR"]) / run
+        return self.runtime_dir / run
 
     def fetch(self, rank: dict[str, Any]) -> bytes:
         """The stored file of one rank."""
@@ -69,12 +69,6 @@ def installation(make_platform_env: Callable[..., Any]) -> Iterator[Installation
     made.close()
 
 
-@pytest.fixture
-def job(installation: Installation, tmp_path: Path) -> TorchJob:
-    """A job that the test itself ends."""
-    return start_torch_job(installation, tmp_path, workflow=tmp_path.name)
-
-
 @pytest.fixture(scope="module")
 def lasting(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchJob]:
     """A job that outlives the test, whatever happens to the agent and the server, and then ends well."""
@@ -94,8 +88,8 @@ def window_ns(trace: dict[str, Any]) -> tuple[int, int]:
     return base + int(1000 * min(e["ts"] for e in ops)), base + int(1000 * max(e["ts"] for e in ops))
 
 
-def test_a_capture_of_a_job_that_knows_nothing_of_us(installation: Installation, job: TorchJob) -> None:
-    key = ask(installation, job.workflow)
+def test_a_capture_of_a_job_that_knows_nothing_of_us(installation: Installation, lasting: TorchJob) -> None:
+    key = ask(installation, lasting.workflow, duration_ns=NS_PER_S)
     capture = outcome(installation, key)
     assert (capture["state"], capture["reason"]) == ("uploaded", None)
     assert sorted(capture["stages"], key=capture["stages"].get) == [
@@ -112,13 +106,12 @@ def test_a_capture_of_a_job_that_knows_nothing_of_us(installation: Installation,
     assert trace["trace_id"].startswith(key)
     assert len(steps_in(trace)) > 3
     begin, end = window_ns(trace)
-    assert 0.3 * NS_PER_S < end - begin < 0.7 * NS_PER_S
+    assert 0.5 * NS_PER_S < end - begin < 1.2 * NS_PER_S
     assert any(e.get("cat") == "python_function" for e in trace["traceEvents"])  # stacks were asked for
-    # Nothing is left on the host, and the job may end whenever it likes.
+    # Nothing is left on the host, and the job may end whenever it likes; the last test's end is the job's.
     wait_for(lambda: not list((installation.home / "spool" / "captures").iterdir()))
-    assert list((installation.run_dir(job.run) / "traces").iterdir()) == []
-    assert not any(installation.in_flight(job.run))
-    assert job.end() == 0
+    assert list((installation.run_dir(lasting.run) / "traces").iterdir()) == []
+    assert not any(installation.in_flight(lasting.run))
 
 
 def test_what_is_recorded_is_what_was_asked_for(installation: Installation, lasting: TorchJob) -> None:
@@ -126,7 +119,7 @@ def test_what_is_recorded_is_what_was_asked_for(installation: Installation, last
     capture = outcome(installation, key)
     assert capture["state"] == "uploaded", capture["reason"]
     trace = installation.trace(capture["ranks"][0])
-    assert 4 <= len(steps_in(trace)) < 100  # Kineto stops a moment after the last of them; half a second holds more
+    assert 4 <= len(steps_in(trace)) < 15  # Kineto stops a moment after the last of them; half a second holds more
     assert not any(e.get("cat") == "python_function" for e in trace["traceEvents"])
 
 
@@ -164,7 +157,7 @@ def test_a_job_whose_steps_are_not_counted_can_be_captured_for_a_duration(
 
 @pytest.mark.parametrize("stage", ["armed", "recording"])
 def test_an_agent_that_is_killed_meanwhile(installation: Installation, lasting: TorchJob, stage: str) -> None:
-    key = ask(installation, lasting.run, duration_ns=2 * NS_PER_S)
+    key = ask(installation, lasting.run, duration_ns=NS_PER_S)
     states = ("leased", "armed", "recording", "written", "uploaded")
     outcome(installation, key, states=states[states.index(stage) :])
     installation.kill_agent()
@@ -177,7 +170,8 @@ def test_an_agent_that_is_killed_meanwhile(installation: Installation, lasting: 
     wait_for(lambda: not any(installation.in_flight(lasting.run)))
 
 
-def test_a_job_that_ends_while_no_agent_lives_ends_as_it_would_have(installation: Installation, job: TorchJob) -> None:
+def test_a_job_that_ends_while_no_agent_lives_ends_as_it_would_have(installation: Installation, tmp_path: Path) -> None:
+    job = start_torch_job(installation, tmp_path, workflow="ends-alone")
     key = ask(installation, job.run, duration_ns=NS_PER_S)
     outcome(installation, key, states=("armed", "recording"))
     installation.kill_agent()
@@ -226,7 +220,7 @@ def test_the_job_says_nothing_about_it(installation: Installation, lasting: Torc
     assert outcome(installation, ask(installation, lasting.run))["state"] == "uploaded"
     before = lasting.said()
     installation.kill_agent()
-    time.sleep(3)  # Kineto polls nobody
+    time.sleep(2.5)  # Kineto polls nobody, each second
     assert lasting.said() == before
     installation.agent = installation.start_agent()
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from processes import Running, tightship
 from services import free_port
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, wait_for
 
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.plan.file import read_plan
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.torch
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "oversized_gpt.py"
 SIZES = ("--layers", "4", "--width", "64")
+DELIVERED = ("uploaded", "analyzed", "failed")
 NODE = "autograd::engine::evaluate_function: "
 
 
@@ -43,14 +44,15 @@ def test_from_a_capture_to_the_same_losses_and_a_page_that_compares(
     ):
         up.hear("Dashboard:")
         with Running(environ, *launched, *train, "1000000") as plain:
-            plain.hear("step 10:")
-            asked = ("profile", "oversized", "--stacks", "--shapes", "--iterations", "4", "--wait", "--json")
-            captured = tightship(environ, *asked)
-            assert captured.returncode == 0, captured.stderr + plain.output()
             plain.hear("step 30:")
-            plain.end(signal.SIGINT)
+            asked = ("profile", "oversized", "--stacks", "--shapes", "--iterations", "4", "--wait", "--json")
+            with Running(environ, *asked) as capturing:
+                wait_for(lambda: [one for one in api.get("/api/v1/captures").json() if one["state"] in DELIVERED])
+                plain.end(signal.SIGINT)
+                captured = capturing.output()
+                assert capturing.process.returncode == 0, captured + plain.output()
             losses = [line for line in plain.output().splitlines() if line.startswith("step ")][:3]
-        [rank] = json.loads(captured.stdout)["ranks"]
+        [rank] = json.loads(captured)["ranks"]
         trace.write_bytes(api.get(f"/api/v1/traces/{rank['trace']}/file").raise_for_status().content)
 
         planned = tightship(environ, "offload", "plan", str(trace), "--device-memory", "12MiB", "-o", str(plan))
