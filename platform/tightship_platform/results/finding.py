@@ -30,7 +30,7 @@ class Finding:
     """What a rule says about a run, or about one trace of it."""
 
     finding: int
-    """Its id; a new analysis of the trace gives new ones."""
+    """Its id; kept by a new analysis that finds the same rule at the same place."""
     rule: str
     """Id of the rule."""
     title: str
