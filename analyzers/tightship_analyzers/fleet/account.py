@@ -4,7 +4,7 @@
 
 - before the first step: startup;
 - after the last step, once the run has ended: shutdown;
-- stretches in which the device was held idle (see facts/held_idle.py), never between the start and a first step;
+- stretches in which the device was held idle (see facts/run/held_idle.py), never between the start and a first step;
 - the rest is the stepping phase. It is split as the run's traces say, in proportion to what they saw in each bucket.
   Without a trace nobody knows what happened in it: unexplained.
 

@@ -1,7 +1,7 @@
 """Runs at the start of every Python process of a launched job; `tightship run` puts its folder on PYTHONPATH.
 
 It does nothing until torch is imported. Then it makes the control file `$TIGHTSHIP_RUN_DIR/ranks/<pid>` (layout and
-exit protocol: rank_file.py), counts optimizer steps there, and registers the exit guard. Three promises:
+exit protocol: jobs/control_file.py), counts optimizer steps there, and registers the exit guard. Three promises:
 
 - It never raises into the job, and prints nothing (TIGHTSHIP_DEBUG=1 shows what went wrong).
 - It hides no other sitecustomize: the next one on sys.path runs as if this one were not there.

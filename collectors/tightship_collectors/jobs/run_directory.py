@@ -3,7 +3,7 @@
     run.json      the RunRecord as JSON, replaced as a whole
     kineto.conf   how often the job's Kineto asks for captures
     dynolog       the agent's socket
-    ranks/<pid>   control file of each process that imported torch (rank_file.py)
+    ranks/<pid>   control file of each process that imported torch (control_file.py)
     traces/       where Kineto writes
 
 Everything is the job's user's and nobody else's (0700). The launcher holds a lock on the directory while it lives.

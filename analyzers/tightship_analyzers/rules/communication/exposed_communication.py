@@ -111,7 +111,7 @@ def _left_out(facts: Facts, transfers: Bools) -> list[Evidence]:
 
 
 def _between_stages(facts: Facts) -> Bools:
-    """(calls,) sends and receives of a table of operations (see stragglers/rank_trace.py)."""
+    """(calls,) sends and receives of a table of operations (see op_table/rank_trace.py)."""
     return facts.trace.names.mask(facts[CollectiveCalls].events.name, TRANSFERS.__contains__)
 
 
