@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tightship_analyzers.analysis.analyze_rank import public_finding, with_rank
-from tightship_analyzers.analysis.engine import apply_rules, failures
+from tightship_analyzers.analysis.engine import NotJudged, apply_rules, failures
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.findings.evidence import fact
+from tightship_analyzers.findings.model import RankRule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
@@ -37,19 +38,23 @@ def join_ranks(
     wanted = wanted or Wanted()
     parts = _numbered(parts)
     skew = arrival_skew({one.analysis.rank: one.arrivals for one in parts})
-    of_ranks, broken = _compared(parts, skew, wanted) if isinstance(skew, ArrivalSkew) else ([], [])
+    rank_rules = wanted.rank_rules() if len(parts) > 1 else ()
+    of_ranks: list[TraceFinding] = []
+    if isinstance(skew, ArrivalSkew):
+        of_ranks, unfit = _compared(parts, skew, rank_rules)
+    else:
+        unfit = dict.fromkeys((rule.id for rule in rank_rules), skew)
     findings = sorted([*merge_findings(parts), *of_ranks], key=lambda finding: -midpoint_frac(finding))
-    not_judged = _not_judged(parts)
     return RunAnalysis(
         ranks=[one.analysis for one in parts],
         findings=findings,
         across_ranks=skew.as_record() if isinstance(skew, ArrivalSkew) else None,
         not_compared=skew.reason if isinstance(skew, NotApplicable) else None,
-        not_judged=not_judged,
-        failed_rules=sorted({*broken, *(rule for one in parts for rule in one.failed_rules)}),
+        not_judged=_not_judged(parts) | {rule: why.reason for rule, why in unfit.items()},
+        failed_rules=sorted({*failures(unfit), *(rule for one in parts for rule in one.failed_rules)}),
         skipped=list(skipped),
         failed=list(failed),
-        rules=len(wanted.trace_rules()),
+        rules=len(wanted.trace_rules()) + len(rank_rules),
     )
 
 
@@ -63,20 +68,22 @@ def _numbered(parts: Sequence[RankPart]) -> list[RankPart]:
     return sorted(numbered, key=lambda one: one.analysis.rank)
 
 
-def _compared(parts: Sequence[RankPart], skew: ArrivalSkew, wanted: Wanted) -> tuple[list[TraceFinding], Sequence[str]]:
-    """Findings of the rules that compare ranks, each with the rank that it is about; and the rules that broke."""
+def _compared(
+    parts: Sequence[RankPart], skew: ArrivalSkew, rules: Sequence[RankRule]
+) -> tuple[list[TraceFinding], NotJudged]:
+    """Findings of the rules that compare ranks, each with the rank that it is about; and why the others gave none."""
     by_rank = {one.analysis.rank: one.analysis for one in parts}
     step_ns = {rank: step.mean for rank, one in by_rank.items() if (step := one.summary.step_ns)}
     comparison = RankComparison(skew=skew, step_ns=step_ns)
 
-    found, not_judged = apply_rules(wanted.rank_rules(), lambda rule: rule.judge(comparison), f"{len(parts)} ranks")
+    found, not_judged = apply_rules(rules, lambda rule: rule.judge(comparison), f"{len(parts)} ranks")
     findings = []
     for finding in found:
         if finding.rank is not None:
             about = by_rank[finding.rank]
             corrected = correct_for_overhead(finding, step_ns[finding.rank], about.summary.untraced_step_ns)
             findings.append(public_finding(corrected, about.source, about.rank))
-    return findings, failures(not_judged)
+    return findings, not_judged
 
 
 @dataclass(kw_only=True)

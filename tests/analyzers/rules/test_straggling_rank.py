@@ -1,4 +1,4 @@
-"""The rule on ranks side by side: one rank is late by a known time in every step."""
+"""The rule that compares ranks: one rank is late by a known time in every step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from gpu_job import MS, US, GpuJob
 from rule_jobs import work
 
-from tightship_analyzers.analysis.engine import apply_rules
+from tightship_analyzers.analysis.engine import apply_rules, failures
 from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.memo import Facts
@@ -17,7 +17,7 @@ from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.ranks.arrivals import collective_arrivals
 from tightship_analyzers.ranks.rank_comparison import RankComparison
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
-from tightship_analyzers.rules.catalogue import RANK_RULES
+from tightship_analyzers.rules.catalogue import RANK_RULES, TRACE_RULES
 from tightship_analyzers.rules.communication.straggling_rank import MIN_STEPS
 from tightship_platform.results.not_applicable import NotApplicable
 
@@ -58,7 +58,15 @@ def skew_of(folder: Path, late: dict[int, int], steps: int = STEPS, collectives:
 
 
 def judge_ranks(ranks: RankComparison) -> list[Finding]:
-    return apply_rules(RANK_RULES, lambda rule: rule.judge(ranks), "ranks")[0]
+    found, not_judged = apply_rules(RANK_RULES, lambda rule: rule.judge(ranks), "ranks")
+    assert not_judged == {}
+    return found
+
+
+def why_not(ranks: RankComparison) -> str:
+    found, not_judged = apply_rules(RANK_RULES, lambda rule: rule.judge(ranks), "ranks")
+    assert found == [] and not failures(not_judged)
+    return not_judged["straggling-rank"].reason
 
 
 def findings(folder: Path, late: dict[int, int], steps: int = STEPS) -> list[Finding]:
@@ -83,7 +91,8 @@ def test_ranks_that_come_together_are_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_single_step_does_not_tell(tmp_path: Path) -> None:
-    assert findings(tmp_path, dict.fromkeys(range(STEPS), 2), steps=MIN_STEPS - 1) == []
+    skew = skew_of(tmp_path, dict.fromkeys(range(STEPS), 2), steps=MIN_STEPS - 1)
+    assert "steps" in why_not(RankComparison(skew=skew, step_ns=dict.fromkeys(range(RANKS), 3 * MS)))
 
 
 def test_late_at_one_of_many_collectives_in_each_step_is_a_habit(tmp_path: Path) -> None:
@@ -102,7 +111,17 @@ def test_without_steps_it_does_not_apply(tmp_path: Path) -> None:
     traces = {rank: job_of(rank, {}).read(tmp_path) for rank in range(2)}
     skew = arrival_skew({rank: collective_arrivals(trace) for rank, trace in traces.items()})
     assert not isinstance(skew, NotApplicable)
-    assert judge_ranks(RankComparison(skew=skew, step_ns={})) == []
+    assert "steps" in why_not(RankComparison(skew=skew, step_ns={}))
+
+
+def test_analyze_says_why_it_does_not_apply(tmp_path: Path) -> None:
+    for rank in range(RANKS):
+        (tmp_path / f"rank{rank}.json").write_bytes(job_of(rank, {}, steps=MIN_STEPS - 1).text())
+    result = analyze_paths([str(tmp_path)])
+    assert "steps" in result.not_judged["straggling-rank"]
+    assert result.rules == len(TRACE_RULES) + len(RANK_RULES)
+    alone = analyze_paths([str(tmp_path / "rank0.json")])
+    assert "straggling-rank" not in alone.not_judged and alone.rules == len(TRACE_RULES)
 
 
 def test_analyze_names_it_for_a_folder_of_ranks(tmp_path: Path) -> None:
