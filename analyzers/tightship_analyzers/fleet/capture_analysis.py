@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
 from tightship_analyzers.analysis.analyze_rank import analyze_rank, with_rank
 from tightship_analyzers.analysis.join_ranks import join_ranks
@@ -32,6 +33,8 @@ from tightship_platform.database.models import RankPart as StoredPart
 from tightship_platform.errors import Conflict, TightshipError
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.packed import Unpackable, pack
+from tightship_platform.tasks.app import SOFT_LIMIT_S
+from tightship_platform.tasks.time_limit import OutOfTime, time_limit
 from tightship_platform.text import shown
 from tightship_platform.units import now_ns, plural
 
@@ -41,7 +44,7 @@ MAX_REASON = 300
 GAPS = 5
 """Longest gaps of each rank that pages draw."""
 RENEW_S = 20.0
-"""Between two signs of life while a trace is read."""
+"""Between two renewals of the lease."""
 
 
 def work_on(database: Database, artifacts: ArtifactStore, key: str) -> Work | None:
@@ -56,15 +59,54 @@ def work_on(database: Database, artifacts: ArtifactStore, key: str) -> Work | No
     if work is None:
         return None
     try:
-        if work.rank is None:
-            _join(database, key)
-        else:
-            _analyze(database, artifacts, work)
+        with _lease(database, work), time_limit():
+            if work.rank is None:
+                _join(database, key)
+            else:
+                _analyze(database, artifacts, work)
     except OSError:
         with database.session() as session:
             captures.give_work_back(session, work)
         raise
+    except OutOfTime:
+        _give_up(database, work)
     return work
+
+
+@contextmanager
+def _lease(database: Database, work: Work) -> Iterator[None]:
+    """Renew the lease of a piece from another thread, whatever the piece is at: download, reading, rules, joining.
+
+    What hangs is ended by the task's time limit."""
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.wait(RENEW_S):
+            try:
+                with database.session() as session:
+                    captures.renew_work(session, work)
+            except (TightshipError, DBAPIError) as error:
+                log.warning("Capture %s: the lease could not be renewed: %s", work.capture, error)
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _give_up(database: Database, work: Work) -> None:
+    """End a piece that took too long: another attempt would take as long."""
+    what = "joining the ranks" if work.rank is None else f"the analysis of rank {work.rank}"
+    reason = f"{what} took more than {SOFT_LIMIT_S // 60} min; `tightship analyze` has no such limit"
+    log.warning("Capture %s: %s", work.capture, reason)
+    with database.session() as session:
+        if work.rank is None:
+            captures.fail(session, work.capture, reason)
+        else:
+            captures.trace_analyzed(session, work, error=reason)
 
 
 def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
@@ -74,9 +116,12 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
         ).one()
         untraced_ns = untraced_step_ns(session, trace)
     outcome: RankPart | str
+    body = b""
     try:
         with _local_copy(artifacts, trace) as path:
-            outcome = _outcome(database, work, trace, path, untraced_ns)
+            outcome = _outcome(work, trace, path, untraced_ns)
+        if isinstance(outcome, RankPart):
+            body = pack_part(outcome)
     except TightshipError as error:
         outcome = shown(str(error), MAX_REASON)
     reason = outcome if isinstance(outcome, str) else None
@@ -92,7 +137,7 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
             log.warning("Capture %s: %s", work.capture, late)
             return
         if isinstance(outcome, RankPart):
-            session.merge(StoredPart(trace_id=row.id, catalogue=catalogue_version(), body=pack_part(outcome)))
+            session.merge(StoredPart(trace_id=row.id, catalogue=catalogue_version(), body=body))
     if reason:
         log.warning("Capture %s: %s", work.capture, reason)
 
@@ -106,21 +151,12 @@ def _local_copy(artifacts: ArtifactStore, trace: Trace) -> Iterator[Path]:
         yield path
 
 
-def _outcome(database: Database, work: Work, trace: Trace, path: Path, untraced_ns: int | None) -> RankPart | str:
+def _outcome(work: Work, trace: Trace, path: Path, untraced_ns: int | None) -> RankPart | str:
     """The rank's part, or the line that says why its file cannot be analyzed."""
-    last = time.monotonic()
-
-    def renew(_done: int, _total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= RENEW_S:
-            last = time.monotonic()
-            with database.session() as session:
-                captures.renew_work(session, work)
-
     label = f"rank {trace.rank}"
     wanted = Wanted(untraced_step_ns=untraced_ns, gaps=GAPS)
     try:
-        part = analyze_rank(str(path), wanted, renew, label=label)
+        part = analyze_rank(str(path), wanted, label=label)
     except TightshipError as error:
         reason = str(error).replace(f"race {path}", f"race of {label}").replace(str(path), f"the trace of {label}")
         return shown(reason, MAX_REASON)
@@ -136,10 +172,13 @@ def _join(database: Database, key: str) -> None:
         capture = session.scalars(select(Capture).where(Capture.key == key)).one()
         run_id = capture.run_id
         traces = session.scalars(select(Trace).where(Trace.capture_id == capture.id).order_by(Trace.rank)).all()
-        bodies = {
-            row.trace_id: row.body
-            for row in session.scalars(select(StoredPart).where(StoredPart.trace_id.in_([one.id for one in traces])))
-        }
+        ids = [trace.id for trace in traces]
+        stored = session.execute(
+            select(StoredPart.trace_id, StoredPart.body, StoredPart.catalogue).where(StoredPart.trace_id.in_(ids))
+        ).all()
+        bodies = {row.trace_id: row.body for row in stored}
+        # During an upgrade parts may be of two catalogues: the whole then counts as made by the other one.
+        catalogue = next((row.catalogue for row in stored if row.catalogue != catalogue_version()), catalogue_version())
     parts: list[RankPart] = []
     failed = [trace.error for trace in traces if trace.error is not None]
     for trace in traces:
@@ -148,21 +187,23 @@ def _join(database: Database, key: str) -> None:
                 parts.append(unpack_part(bodies.pop(trace.id)))
         except Unpackable as error:
             failed.append(str(error))
-    _store(database, key, join_ranks(parts, failed=failed) if parts else None, failed)
+    _store(database, key, join_ranks(parts, failed=failed) if parts else None, failed, catalogue)
     with database.session() as session:
         account_run(session, session.get_one(Run, run_id))
 
 
-def _store(database: Database, key: str, analysis: RunAnalysis | None, failed: list[str]) -> None:
+def _store(database: Database, key: str, analysis: RunAnalysis | None, failed: list[str], catalogue: str) -> None:
     now = now_ns()
+    body = b""
+    try:
+        body = b"" if analysis is None else pack(analysis, version=VERSION)
+    except TightshipError as error:
+        analysis, failed = None, [*failed, str(error)]
     with database.session() as session:
         # The state first: it locks the row, and says whether this analysis still counts.
         capture = captures.fail(session, key, failed[0]) if failed else captures.analyzed(session, key)
         save_capture(session, capture, analysis, now=now)
         if analysis is not None:
-            body = pack(analysis, version=VERSION)
-            session.merge(
-                CaptureAnalysis(capture_id=capture.id, catalogue=catalogue_version(), body=body, created_ns=now)
-            )
+            session.merge(CaptureAnalysis(capture_id=capture.id, catalogue=catalogue, body=body, created_ns=now))
     if analysis is not None:
         log.info("Capture %s: %s", key, plural(len(analysis.findings), "finding"))

@@ -31,6 +31,15 @@ def get_analysis(session: Session, capture_key: str) -> RunAnalysis:
     return unpack(RunAnalysis, found.body, version=VERSION, what="analysis")
 
 
+def get_catalogue(session: Session, capture_key: str) -> str | None:
+    """The version of the rules that a capture was analyzed by; None: it has no analysis."""
+    return session.scalar(
+        select(CaptureAnalysis.catalogue)
+        .join(Capture, CaptureAnalysis.capture_id == Capture.id)
+        .where(Capture.key == capture_key)
+    )
+
+
 def _what_to_do(state: str) -> str:
     match state:
         case CaptureState.UPLOADED:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from tightship_platform.errors import TightshipError
 from tightship_platform.results.codec import decode, fields_of
+from tightship_platform.units import format_bytes
 
 T = TypeVar("T")
 
@@ -22,9 +23,17 @@ class Unpackable(TightshipError):
 
 
 def pack(record: object, *, version: int) -> bytes:
-    """The record as bytes."""
-    text = json.dumps({"version": version, "record": record}, default=fields_of, separators=(",", ":"))
-    return zlib.compress(text.encode(), 6)
+    """The record as bytes.
+
+    :raises TightshipError: it is larger than `unpack` reads.
+    """
+    text = json.dumps({"version": version, "record": record}, default=fields_of, separators=(",", ":")).encode()
+    if len(text) > MOST_BYTES:
+        raise TightshipError(
+            f"The analysis takes {format_bytes(len(text))}, more than the {format_bytes(MOST_BYTES)} that are stored; "
+            "capture fewer steps or ranks"
+        )
+    return zlib.compress(text, 6)
 
 
 def unpack(kind: type[T], body: bytes, *, version: int, what: str) -> T:

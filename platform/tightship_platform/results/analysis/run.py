@@ -9,7 +9,7 @@ from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.skew import RankComparison
 
 VERSION = 1
-"""Of the form in which analyses are stored; one of another version is made again."""
+"""Of the form in which analyses are stored; one of another version is refused until it is analyzed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class RunAnalysis:
     not_compared: str | None
     """Why the ranks are not compared; null where they are."""
     not_judged: dict[str, str]
-    """Rule → why it judged no rank's trace."""
+    """Rule → why it judged no rank's trace, or did not compare the ranks."""
     failed_rules: list[str]
     """Rules of these that broke on a trace: a defect of ours."""
     skipped: list[str]
@@ -33,4 +33,4 @@ class RunAnalysis:
     failed: list[str]
     """Traces that could not be read, one line each."""
     rules: int
-    """How many rules were applied to each of the traces."""
+    """How many rules were applied: to each trace, and to the ranks of several."""
