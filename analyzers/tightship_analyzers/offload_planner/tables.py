@@ -145,7 +145,8 @@ def heading(plan: Plan) -> str:
     """The one line for a finished plan."""
     prediction: Prediction | None = plan.prediction
     if prediction is None:
-        return f"{plan.model.name}: {plural(plan.window.slots, 'slot')}, {plural(len(plan.window.resident), 'resident layer')}"
+        resident = plural(len(plan.window.resident), "resident layer")
+        return f"{plan.model.name}: {plural(plan.window.slots, 'slot')}, {resident}"
     return (
         f"{plan.model.name}: a step of {format_ns(round(prediction.step_ns.value))}, "
         f"{format_frac(prediction.share_frac.value)} of the speed without offload, "
