@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from processes import at_once
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -158,16 +157,14 @@ def test_upgrade_again_changes_nothing(settings: Settings) -> None:
 
 
 def test_processes_that_upgrade_at_once_all_succeed(settings: Settings) -> None:
-    code = (
-        "import sys; from pathlib import Path; from tightship_platform.database import engine; "
-        "from tightship_platform.settings import Settings; "
-        "print(engine.upgrade(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2])))"
+    done = at_once(
+        "from pathlib import Path; from tightship_platform.database import engine; "
+        "from tightship_platform.settings import Settings",
+        "print(engine.upgrade(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2])), flush=True)",
+        str(settings.home),
+        settings.database_url,
     )
-    command = [sys.executable, "-c", code, str(settings.home), settings.database_url]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    for process in processes:
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, out.strip()) == (0, schema.head()), err
+    assert (done.returncode, done.stdout.split()) == (0, [schema.head()] * 4), done.stderr
 
 
 def test_an_empty_database_is_asked_to_upgrade(settings: Settings) -> None:

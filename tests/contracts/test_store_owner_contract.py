@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from api_calls import Capture, ok, serving, sha256, trace_file
 from capture_steps import NOW, armed
 from click.testing import CliRunner
 from conftest import POSTGRES, PlatformEnv
+from processes import at_once
 from records import started
 from sqlalchemy import select
 
@@ -138,24 +137,17 @@ def test_a_copy_of_the_database_loses_the_store_that_the_other_adopts(
 def test_processes_that_ask_at_once_get_the_same_id(database_url: str, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, database_url=database_url)
     upgrade(settings)
-    code = (
-        "import sys; from pathlib import Path; from tightship_platform.captures import store_owner; "
+    done = at_once(
+        "from pathlib import Path; from tightship_platform.captures import store_owner; "
         "from tightship_platform.captures.artifact_store import open_artifacts; "
         "from tightship_platform.database.engine import open_database; "
-        "from tightship_platform.settings import Settings; "
+        "from tightship_platform.settings import Settings",
         "settings = Settings(home=Path(sys.argv[1]), database_url=sys.argv[2]); database = open_database(settings); "
-        "sys.stdin.read(); store_owner.claim(database, open_artifacts(settings)); database.close()"
+        "store_owner.claim(database, open_artifacts(settings)); database.close()",
+        str(tmp_path),
+        database_url,
     )
-    command = [sys.executable, "-c", code, str(tmp_path), database_url]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen(command, stdin=pipe, stderr=pipe, text=True) for _ in range(4)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.close()
-    for process in processes:
-        assert process.stderr is not None
-        errors = process.stderr.read()
-        assert process.wait(60) == 0, errors
+    assert done.returncode == 0, done.stderr
     with open_database(settings) as opened, opened.session() as session:
         (key,) = session.scalars(select(Installation.key)).all()
     assert store_owner.read_owner(open_artifacts(settings)) == key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -29,3 +31,14 @@ def browser_like(fleet: Served) -> Iterator[httpx.Client]:
     headers = {"accept": "text/html", "cookie": "tightship_zone=Europe%2FBerlin"}
     with httpx.Client(base_url=fleet.url, headers=headers, trust_env=False, timeout=PATIENCE_S) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def modules_of_the_server() -> set[str]:
+    """What a new process has imported once it has the server."""
+    code = "import sys, tightship_dashboard.server.app, tightship_platform.api.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert "tightship_dashboard.server.app" in modules
+    return modules

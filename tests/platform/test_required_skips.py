@@ -9,10 +9,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm_python import warm_python
 
 TESTS = Path(__file__).parents[1]
 SUPPORT = TESTS / "support"
@@ -69,8 +70,15 @@ def test_fine(): pass
 """
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[tuple[str, ...]]:
+    """Stands for `python` in a command, where what our conftest imports is imported already."""
+    with warm_python("pytest", "hypothesis", "alembic", "tightship_platform.database.engine") as python:
+        yield python
+
+
 @pytest.fixture
-def run_tests(tmp_path: Path):
+def run_tests(tmp_path: Path, warm: tuple[str, ...]):
     """Runs a test file in its own process, beside a copy of our conftest; returns how many ended how."""
     for file in (TESTS / "conftest.py", SUPPORT / "reference_data.py", SUPPORT / "services.py"):
         shutil.copy(file, tmp_path / file.name)
@@ -78,12 +86,13 @@ def run_tests(tmp_path: Path):
     marks = "\n".join(f"    {mark}: x" for mark in MARKS)
     config.write_text(f"[pytest]\npythonpath = .\nmarkers =\n{marks}\n")
 
+    (tmp_path / "run.py").write_text("import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))")
+
     def run(source: str, **environ: str) -> dict[str, int]:
         (tmp_path / "test_it.py").write_text(source)
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
+            *warm,
+            str(tmp_path / "run.py"),
             "-q",
             "-p",
             "no:cacheprovider",

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from agent_rig import Rig
+from api_calls import serving
 from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.kineto.target import resolve_target
 from tightship_platform.errors import Invalid, NotFound
+from tightship_platform.settings import load_settings
 from tightship_platform.units import now_ns
 
 CAPTURE_KEYS = {
@@ -42,9 +44,9 @@ NOBODY = 65534
 def rig(make_platform_env: Callable[..., Any]) -> Iterator[Rig]:
     """A server without an agent: what is asked for stays asked for, unless the test plays the agent."""
     made = Rig(variables=make_platform_env().variables)
-    made.start_server()
-    yield made
-    made.close()
+    with serving(load_settings(made.environ), port=made.port):
+        yield made
+        made.close()
 
 
 @pytest.fixture
@@ -279,10 +281,10 @@ def test_a_server_that_goes_away_meanwhile_does_not_end_the_wait(
             server.wait()
             time.sleep(1)
             assert waiting.poll() is None
-            rig.start_server()
-            play_agent(rig, run, [{"state": "failed", "reason": "run ended"}]).join()
-            assert waiting.stderr is not None
-            assert "has failed: run ended" in waiting.stderr.read()
+            with serving(load_settings(rig.environ), port=rig.port):
+                play_agent(rig, run, [{"state": "failed", "reason": "run ended"}]).join()
+                assert waiting.stderr is not None
+                assert "has failed: run ended" in waiting.stderr.read()
         assert waiting.returncode == 2
     finally:
         rig.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agent_rig import Rig, stop
+from api_calls import serving
 from made_records import make
 from nvml_recording import RecordedNvml
 from rich.console import Console
@@ -51,22 +52,23 @@ def doctor(rig: Rig, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def test_a_healthy_installation_and_one_whose_server_goes_away(rig: Rig) -> None:
-    server = rig.start_server()
-    agent = rig.start_agent()
-    wait_for(lambda: rig.get("/hosts"))
-    code, rows = doctor(rig)
-    assert code == 0, rows
-    assert rows["server"]["detail"].endswith(f"runs tightship {__version__}")
-    assert [rows[name]["state"] for name in ("database", "broker", "clock", "token", "agent", "spool")] == [OK] * 6
-    assert rows["token"]["detail"] == "none set, none needed: every caller on the server's machine may do everything"
-    assert rows["agent"]["detail"].startswith(f"{os.uname().nodename}: last heartbeat")
-    assert rows["setting home"]["detail"] == f"{rig.home} (environment, TIGHTSHIP_HOME)"
-    assert rows["setting host_name"]["detail"].endswith("(default)")
-    table = rig.run("doctor")
-    assert table.returncode == 0
-    assert "CHECK" in table.stdout
-    assert "source cpu" in table.stdout
-    stop(server)
+    with serving(load_settings(rig.environ), port=rig.port):
+        agent = rig.start_agent()
+        wait_for(lambda: rig.get("/hosts"))
+        code, rows = doctor(rig)
+        assert code == 0, rows
+        assert rows["server"]["detail"].endswith(f"runs tightship {__version__}")
+        assert [rows[name]["state"] for name in ("database", "broker", "clock", "token", "agent", "spool")] == [OK] * 6
+        assert (
+            rows["token"]["detail"] == "none set, none needed: every caller on the server's machine may do everything"
+        )
+        assert rows["agent"]["detail"].startswith(f"{os.uname().nodename}: last heartbeat")
+        assert rows["setting home"]["detail"] == f"{rig.home} (environment, TIGHTSHIP_HOME)"
+        assert rows["setting host_name"]["detail"].endswith("(default)")
+        table = rig.run("doctor")
+        assert table.returncode == 0
+        assert "CHECK" in table.stdout
+        assert "source cpu" in table.stdout
     code, rows = doctor(rig)
     assert code == 1
     assert rows["server"]["state"] == WRONG
@@ -79,23 +81,22 @@ def test_a_healthy_installation_and_one_whose_server_goes_away(rig: Rig) -> None
 
 
 def test_a_host_without_an_agent(rig: Rig) -> None:
-    rig.start_server()
-    code, rows = doctor(rig)
+    with serving(load_settings(rig.environ), port=rig.port):
+        code, rows = doctor(rig)
     assert (code, rows["agent"]["state"], "never heard" in rows["agent"]["detail"]) == (1, WRONG, True)
 
 
 def test_a_token_that_the_server_does_not_know(rig: Rig) -> None:
     rig.variables["TIGHTSHIP_TOKEN"] = "the-real-one-0123456789abcdef"
-    rig._start("server", "--host", "0.0.0.0", "--port", str(rig.port))
-    wait_for(lambda: rig.get("/health"))
-    code, rows = doctor(rig)
-    assert rows["token"] == {
-        "check": "token",
-        "state": OK,
-        "detail": "accepted for ingest and read",
-        "advice": "",
-    }
-    code, rows = doctor(rig, TIGHTSHIP_TOKEN="somebody-elses")
+    with serving(load_settings(rig.environ), host="0.0.0.0", port=rig.port):
+        code, rows = doctor(rig)
+        assert rows["token"] == {
+            "check": "token",
+            "state": OK,
+            "detail": "accepted for ingest and read",
+            "advice": "",
+        }
+        code, rows = doctor(rig, TIGHTSHIP_TOKEN="somebody-elses")
     assert (code, rows["token"]["state"]) == (1, WRONG)
     assert "TIGHTSHIP_TOKEN" in rows["token"]["advice"]
 
@@ -340,15 +341,15 @@ def test_a_store_of_another_installation() -> None:
 
 
 def test_the_doctor_of_a_server_whose_store_holds_foreign_traces(rig: Rig) -> None:
-    rig.start_server()
-    _, rows = doctor(rig)
-    assert rows["artifacts"]["state"] == OK
-    foreign = rig.home / "artifacts" / "traces" / "a1" / "c1" / "rank-0.json.gz"
-    foreign.parent.mkdir(parents=True)
-    foreign.write_bytes(b"x")
-    code, rows = doctor(rig)
-    assert (code, rows["artifacts"]["state"]) == (1, WRONG)
-    assert "holds traces and carries no installation id" in rows["artifacts"]["detail"]
-    assert rig.run("db", "adopt-store", "--yes").returncode == 0
-    _, rows = doctor(rig)
-    assert rows["artifacts"]["state"] == OK
+    with serving(load_settings(rig.environ), port=rig.port):
+        _, rows = doctor(rig)
+        assert rows["artifacts"]["state"] == OK
+        foreign = rig.home / "artifacts" / "traces" / "a1" / "c1" / "rank-0.json.gz"
+        foreign.parent.mkdir(parents=True)
+        foreign.write_bytes(b"x")
+        code, rows = doctor(rig)
+        assert (code, rows["artifacts"]["state"]) == (1, WRONG)
+        assert "holds traces and carries no installation id" in rows["artifacts"]["detail"]
+        assert rig.run("db", "adopt-store", "--yes").returncode == 0
+        _, rows = doctor(rig)
+        assert rows["artifacts"]["state"] == OK
