@@ -265,7 +265,7 @@ def test_days_go_while_others_write_and_read(database: Database) -> None:
 
     def read() -> None:
         try:
-            while not done.is_set():
+            while not done.wait(0.05):
                 with database.session() as session:
                     run_timeline(session, "r3", points=5000)
                     session.scalar(select(func.count()).select_from(Sample))

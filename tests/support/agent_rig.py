@@ -77,6 +77,8 @@ class Rig:
     """The TIGHTSHIP_ variables of the installation; the server's address is added by `start_server`."""
     port: int = field(default_factory=free_port)
     children: list[subprocess.Popen[Any]] = field(default_factory=list)
+    tightship: tuple[str, ...] = (sys.executable, "-m", "tightship_platform.cli")
+    """Begins the commands that `run` runs."""
     clients: dict[str, ApiClient] = field(default_factory=dict)
     """Of `get`, by token: whoever waits asks again and again, and a new one costs more than its question."""
 
@@ -117,7 +119,7 @@ class Rig:
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A `tightship` command to its end."""
-        command = [sys.executable, "-m", "tightship_platform.cli", *arguments]
+        command = [*self.tightship, *arguments]
         return subprocess.run(
             command, env=self.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )

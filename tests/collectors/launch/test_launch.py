@@ -24,6 +24,15 @@ PYTHON = sys.executable
 SHOW = "import os, json; print(json.dumps({k: v for k, v in os.environ.items()}))"
 
 
+def ends(command: list[str], code: int) -> None:
+    done = launch(*command)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert [record["exit_code"] for record in ended()] == [code]
+    assert run_dirs() == []
+
+
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -33,18 +42,24 @@ SHOW = "import os, json; print(json.dumps({k: v for k, v in os.environ.items()})
         ([PYTHON, "-c", "import sys; sys.exit(3)"], 3),
         ([PYTHON, "-c", "raise ValueError"], 1),
         ([PYTHON, "-c", "import os; os._exit(9)"], 9),
+    ],
+)
+def test_the_exit_code_is_the_commands(command: list[str], code: int) -> None:
+    ends(command, code)
+
+
+@pytest.mark.sliced(2)
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
         ([PYTHON, "-c", "import os; os.abort()"], 128 + 6),
         (["sh", "-c", "kill -9 $$"], 128 + 9),
         (["sh", "-c", "kill -TERM $$"], 128 + 15),
         (["sh", "-c", "kill -SEGV $$"], 128 + 11),
     ],
 )
-def test_the_exit_code_is_the_commands(command: list[str], code: int) -> None:
-    done = launch(*command)
-    assert done.returncode == code
-    assert done.stdout == ""
-    assert [record["exit_code"] for record in ended()] == [code]
-    assert run_dirs() == []
+def test_the_exit_code_is_that_of_the_signal_that_ended_the_command(command: list[str], code: int) -> None:
+    ends(command, code)
 
 
 def test_commands_that_cannot_be_started(tmp_path: Path) -> None:
