@@ -280,7 +280,7 @@ def _emptied_database(
             opened[kind] = _session_stack.enter_context(databases.open_database(settings))
         tables = [table.name for table in reversed(Base.metadata.sorted_tables)]
         with opened[kind].session() as session:
-            if kind == "postgres":  # TRUNCATE would make all their files anew, at ten times the cost
+            if kind == "postgres":  # TRUNCATE would make all their files again, at ten times the cost
                 session.execute(text("SET LOCAL lock_timeout = '20s'"))
                 with_rows = " UNION ALL ".join(
                     f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in tables

@@ -34,7 +34,7 @@ def shared(make_platform_env: Callable[..., Any]) -> Iterator[Rig]:
 
 @pytest.fixture
 def served(shared: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A server for all tests that need no more of it; launchers have a home of their own for each test."""
+    """A server for all tests that need no more of it; launchers have another home in each test."""
     if shared.get("/health") is None:
         shared.start_server()
     monkeypatch.setenv("TIGHTSHIP_SERVER", shared.environ["TIGHTSHIP_SERVER"])
