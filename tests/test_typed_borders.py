@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,16 +11,29 @@ from functools import cache
 import pytest
 from source_tree import PACKAGES, source_files
 
-UNTYPED = "dict[str, Any]"
+UNTYPED = re.compile(r"\b(?:dict|Mapping)\[(?:str|Any), (?:Any|object)\]")
+MAY_CROSS = {
+    "tightship_platform.results.codec.as_json",  # makes JSON
+    "tightship_platform.results.codec.fields_of",  # one level of it
+    "tightship_platform.client.ApiClient",  # queries and bodies of requests, encoded at once
+    "tightship_platform.database.upsert.add_missing",  # rows of any table
+    "tightship_offload.plan.file.parse_mapping",  # a file as it was parsed, which the schema then validates
+    "tightship_offload.plan.file.read_mapping",
+    "tightship_offload.plan.schema.Section",  # the validator itself
+    "tightship_offload.plan.schema.Nested",
+}
+"""Module and name of what may take or give untyped JSON: where JSON is made, or where it is validated."""
 MOST = {
-    "tightship_platform": 4,
-    "tightship_collectors": 2,
-    "tightship_analyzers": 6,
+    "tightship_platform": 14,
+    "tightship_collectors": 7,
+    "tightship_analyzers": 23,
     "tightship_dashboard": 8,
-    "tightship_offload": 32,
+    "tightship_offload": 46,
 }
 """How often each package may still write it: what other libraries define (Plotly, AG Grid, OpenAPI, drivers) and rows
 of the database. Lower a number when its package writes it less often; never raise one."""
+SLACK = 10
+"""How far all limits together may lie above what is written."""
 
 
 @dataclass
@@ -104,8 +118,8 @@ def written_out(annotation: str, module: Module) -> str:
         if isinstance(node, ast.Name):
             imported = module.imports.get(node.id)
             home, name = home_of(*imported) if imported is not None and imported[1] else ("", node.id)
-            stands_for = (modules()[home] if home else module).aliases.get(name, "")
-            if UNTYPED in stands_for:
+            stands_for = (modules().get(home, module) if home else module).aliases.get(name, "")
+            if UNTYPED.search(stands_for):
                 return stands_for
     return annotation
 
@@ -118,23 +132,33 @@ def test_nothing_untyped_crosses_a_package() -> None:
         node = module.functions.get(name) or module.classes.get(name)
         if node is not None:
             looked_at += 1
-            if any(UNTYPED in written_out(one, module) for one in annotations(node)):
+            if any(UNTYPED.search(written_out(one, module)) for one in annotations(node)):
                 found.add(f"{target}.{name}")
     assert looked_at > 300
-    assert sorted(found) == []
+    assert found == MAY_CROSS
 
 
-def test_an_alias_hides_nothing() -> None:
-    module = _read(ast.parse(f"Row = {UNTYPED}\ndef put(rows: list[Row]) -> None: ...\n"), set())
-    assert [written_out(one, module) for one in annotations(module.functions["put"])] == [UNTYPED, "None"]
+@pytest.mark.parametrize("untyped", ["dict[str, Any]", "Mapping[str, object]", "dict[Any, Any]", "dict[str, object]"])
+def test_an_alias_hides_nothing(untyped: str) -> None:
+    module = _read(ast.parse(f"Row = {untyped}\ndef put(rows: list[Row]) -> None: ...\n"), set())
+    found = [written_out(one, module) for one in annotations(module.functions["put"])]
+    assert found == [untyped, "None"]
+    assert [bool(UNTYPED.search(one)) for one in found] == [True, False]
+
+
+def count_of(package: str) -> int:
+    files = (PACKAGES[package] / package).rglob("*.py")
+    return sum(len(UNTYPED.findall(path.read_text(encoding="utf-8"))) for path in files)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_untyped_json_only_gets_rarer(package: str) -> None:
-    files = (PACKAGES[package] / package).rglob("*.py")
-    count = sum(path.read_text(encoding="utf-8").count(UNTYPED) for path in files)
-    assert count <= MOST[package]
+    assert count_of(package) <= MOST[package]
 
 
 def test_untyped_json_is_rare() -> None:
-    assert sum(MOST.values()) <= 60
+    """One in 500 lines at most; and a limit that is no longer needed is lowered."""
+    count = sum(map(count_of, PACKAGES))
+    lines = sum(path.read_text(encoding="utf-8").count("\n") for path in source_files().values())
+    assert count * 500 <= lines
+    assert sum(MOST.values()) - count <= SLACK
