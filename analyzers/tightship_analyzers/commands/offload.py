@@ -113,7 +113,11 @@ def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--early", is_flag=True, help="Let updates start during backward, each provisional until step()."
             ),
-            click.option("--threads", type=click.IntRange(1, 100_000), help="CPU threads for updates."),
+            click.option(
+                "--threads",
+                type=click.IntRange(1, 100_000),
+                help="CPU threads for updates (not honored yet; use OMP_NUM_THREADS).",
+            ),
             click.option("--hardware", type=_FILE, help="A profile whose machine to plan for. Default: this machine."),
         ]
     ):
