@@ -12,7 +12,7 @@ from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import RankRule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
-from tightship_analyzers.ranks.rank_comparison import RankComparison
+from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
@@ -74,7 +74,7 @@ def _compared(
     """Findings of the rules that compare ranks, each with the rank that it is about; and why the others gave none."""
     by_rank = {one.analysis.rank: one.analysis for one in parts}
     step_ns = {rank: step.mean for rank, one in by_rank.items() if (step := one.summary.step_ns)}
-    comparison = RankComparison(skew=skew, step_ns=step_ns)
+    comparison = ComparedRanks(skew=skew, step_ns=step_ns)
 
     found, not_judged = apply_rules(rules, lambda rule: rule.judge(comparison), f"{len(parts)} ranks")
     findings = []

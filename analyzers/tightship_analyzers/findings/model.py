@@ -11,7 +11,7 @@ from typing import ClassVar
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.run.held_idle import RunHistory
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.ranks.rank_comparison import RankComparison
+from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.results.evidence import Evidence
 from tightship_platform.vocabulary import Method, SavingUnit
@@ -146,9 +146,9 @@ class RankRule(Rule):
     """Judges the traces of several ranks side by side."""
 
     scope: ClassVar[Scope] = Scope.RANKS
-    needs: ClassVar[tuple[type[RankComparison]]] = (RankComparison,)
+    needs: ClassVar[tuple[type[ComparedRanks]]] = (ComparedRanks,)
 
-    judge: Callable[[RankComparison], Judgement]
+    judge: Callable[[ComparedRanks], Judgement]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

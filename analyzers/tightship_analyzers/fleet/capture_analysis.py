@@ -28,8 +28,7 @@ from tightship_platform import captures
 from tightship_platform.captures import Work
 from tightship_platform.captures.artifact_store import ArtifactStore
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Capture, CaptureAnalysis, Run, Trace
-from tightship_platform.database.models import RankPart as StoredPart
+from tightship_platform.database.models import Capture, CaptureAnalysis, Run, StoredPart, Trace
 from tightship_platform.errors import Conflict, TightshipError
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.packed import Unpackable, pack

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from tightship_analyzers.analysis.analyze_rank import public_finding
 from tightship_analyzers.findings import model as rules
-from tightship_platform.database.models import Capture, Finding, RankPart, Run, Trace
+from tightship_platform.database.models import Capture, Finding, Run, StoredPart, Trace
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.codec import as_json
@@ -22,7 +22,7 @@ def save_capture(session: Session, capture: Capture, analysis: RunAnalysis | Non
     rows = session.scalars(select(Finding).where(Finding.trace_id.in_(ids.values()))).all()
     found = analysis.findings if analysis is not None else []
     replace_findings(session, capture.run_id, rows, [(finding, ids.get(finding.rank)) for finding in found], now=now)
-    session.execute(delete(RankPart).where(RankPart.trace_id.in_(ids.values())))
+    session.execute(delete(StoredPart).where(StoredPart.trace_id.in_(ids.values())))
 
 
 def save_run_findings(

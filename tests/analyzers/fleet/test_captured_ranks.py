@@ -21,7 +21,7 @@ from tightship_analyzers.analysis.join_ranks import join_ranks
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.fleet.capture_analysis import GAPS
 from tightship_platform.database.engine import open_database
-from tightship_platform.database.models import CaptureAnalysis, RankPart
+from tightship_platform.database.models import CaptureAnalysis, StoredPart
 from tightship_platform.queries import findings
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.codec import as_json, decode
@@ -61,7 +61,7 @@ def test_the_platform_says_what_the_command_says(installation: Rig, tmp_path: Pa
         stored = unpack(
             RunAnalysis, session.scalars(select(CaptureAnalysis.body)).one(), version=VERSION, what="analysis"
         )
-        assert session.scalars(select(RankPart)).all() == [], "the parts went into the whole"
+        assert session.scalars(select(StoredPart)).all() == [], "the parts went into the whole"
         listed = findings.list_findings(session)
     answered = decode(RunAnalysis, installation.get(f"/captures/{key}/analysis"))
     assert answered == stored, "the API says what is stored; the page draws it"

@@ -15,7 +15,7 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.ranks.arrivals import collective_arrivals
-from tightship_analyzers.ranks.rank_comparison import RankComparison
+from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_analyzers.rules.catalogue import RANK_RULES, TRACE_RULES
 from tightship_analyzers.rules.communication.straggling_rank import MIN_STEPS
@@ -57,13 +57,13 @@ def skew_of(folder: Path, late: dict[int, int], steps: int = STEPS, collectives:
     return skew
 
 
-def judge_ranks(ranks: RankComparison) -> list[Finding]:
+def judge_ranks(ranks: ComparedRanks) -> list[Finding]:
     found, not_judged = apply_rules(RANK_RULES, lambda rule: rule.judge(ranks), "ranks")
     assert not_judged == {}
     return found
 
 
-def why_not(ranks: RankComparison) -> str:
+def why_not(ranks: ComparedRanks) -> str:
     found, not_judged = apply_rules(RANK_RULES, lambda rule: rule.judge(ranks), "ranks")
     assert found == [] and not failures(not_judged)
     return not_judged["straggling-rank"].reason
@@ -71,7 +71,7 @@ def why_not(ranks: RankComparison) -> str:
 
 def findings(folder: Path, late: dict[int, int], steps: int = STEPS) -> list[Finding]:
     step_ns = dict.fromkeys(range(RANKS), 3 * MS)
-    return judge_ranks(RankComparison(skew=skew_of(folder, late, steps), step_ns=step_ns))
+    return judge_ranks(ComparedRanks(skew=skew_of(folder, late, steps), step_ns=step_ns))
 
 
 def test_the_late_rank_is_found_and_priced(tmp_path: Path) -> None:
@@ -92,26 +92,26 @@ def test_ranks_that_come_together_are_no_finding(tmp_path: Path) -> None:
 
 def test_a_single_step_does_not_tell(tmp_path: Path) -> None:
     skew = skew_of(tmp_path, dict.fromkeys(range(STEPS), 2), steps=MIN_STEPS - 1)
-    assert "steps" in why_not(RankComparison(skew=skew, step_ns=dict.fromkeys(range(RANKS), 3 * MS)))
+    assert "steps" in why_not(ComparedRanks(skew=skew, step_ns=dict.fromkeys(range(RANKS), 3 * MS)))
 
 
 def test_late_at_one_of_many_collectives_in_each_step_is_a_habit(tmp_path: Path) -> None:
     skew = skew_of(tmp_path, dict.fromkeys(range(STEPS), 2), collectives=8)
-    [finding] = judge_ranks(RankComparison(skew=skew, step_ns=dict.fromkeys(range(RANKS), 4 * MS)))
+    [finding] = judge_ranks(ComparedRanks(skew=skew, step_ns=dict.fromkeys(range(RANKS), 4 * MS)))
     assert finding.rank == 2
     assert finding.saving.value == pytest.approx(LATE_NS, rel=0.01)
 
 
 def test_late_once_among_ranks_that_otherwise_come_together_is_no_finding(tmp_path: Path) -> None:
     skew = skew_of(tmp_path, {3: 2}, collectives=8)
-    assert judge_ranks(RankComparison(skew=skew, step_ns=dict.fromkeys(range(RANKS), 4 * MS))) == []
+    assert judge_ranks(ComparedRanks(skew=skew, step_ns=dict.fromkeys(range(RANKS), 4 * MS))) == []
 
 
 def test_without_steps_it_does_not_apply(tmp_path: Path) -> None:
     traces = {rank: job_of(rank, {}).read(tmp_path) for rank in range(2)}
     skew = arrival_skew({rank: collective_arrivals(trace) for rank, trace in traces.items()})
     assert not isinstance(skew, NotApplicable)
-    assert "steps" in why_not(RankComparison(skew=skew, step_ns={}))
+    assert "steps" in why_not(ComparedRanks(skew=skew, step_ns={}))
 
 
 def test_analyze_says_why_it_does_not_apply(tmp_path: Path) -> None:

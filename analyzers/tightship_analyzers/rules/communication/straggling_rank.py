@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RankRule, Saving
-from tightship_analyzers.ranks.rank_comparison import RankComparison
+from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew
 from tightship_platform.results.analysis.skew import RankSkew
 from tightship_platform.text import shown
@@ -58,7 +58,7 @@ MIN_COLLECTIVES = 4
 """Fewer do not tell a habit from an accident."""
 
 
-def judge(ranks: RankComparison) -> Judgement:
+def judge(ranks: ComparedRanks) -> Judgement:
     """One finding per rank."""
     if ranks.skew.steps is None or not ranks.step_ns:
         return NotApplicable("needs whole training steps; the ranks' traces hold none")
@@ -80,7 +80,7 @@ def _is_habit(row: RankSkew, skew: ArrivalSkew) -> bool:
     return row.collectives >= MIN_COLLECTIVES and (often or (most and again))
 
 
-def _finding(ranks: RankComparison, row: RankSkew) -> Finding | None:
+def _finding(ranks: ComparedRanks, row: RankSkew) -> Finding | None:
     skew, step_ns = ranks.skew, ranks.step_ns[row.rank]
     steps = skew.steps or 1
     value, high = row.late_exposed_ns // steps, row.late_ns // steps

@@ -7,7 +7,7 @@ from tightship_platform.database.models.captures import (
     CaptureAnalysis,
     CaptureSchedule,
     Installation,
-    RankPart,
+    StoredPart,
     Trace,
 )
 from tightship_platform.database.models.findings import Action, Finding, Opportunity, Plan, Verification
@@ -32,7 +32,6 @@ __all__ = [
     "Opportunity",
     "Plan",
     "PlanRequest",
-    "RankPart",
     "RemovedDay",
     "Rollup",
     "Run",
@@ -40,6 +39,7 @@ __all__ = [
     "RunSample",
     "Sample",
     "StepStat",
+    "StoredPart",
     "Token",
     "Trace",
     "Verification",

@@ -89,7 +89,7 @@ class Trace(Base):
     capture: Mapped[Capture | None] = relationship(back_populates="traces")
 
 
-class RankPart(Base):
+class StoredPart(Base):
     """What a rank's trace adds to the analysis of its capture, kept until the ranks are joined."""
 
     __tablename__ = "rank_part"

@@ -9,7 +9,7 @@ from tightship_analyzers.ranks.skew import ArrivalSkew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankComparison:
+class ComparedRanks:
     """The ranks of one run over the same window."""
 
     skew: ArrivalSkew
