@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tightship_analyzers.report.palette import cause_label
 from tightship_platform.results.evidence import Gap, GapSpan
+from tightship_platform.units import format_ns
 
 LANES = (("device", "device"), ("host", "host thread"), ("frames", "Python frames"))
 MAX_DEPTH = 12
@@ -58,9 +59,9 @@ def is_idle(gap: Gap) -> bool:
     return _cause(gap) not in BUSY
 
 
-def said_of(gap: Gap, length: str) -> str:
-    """How long the stretch is (`length`, as the face writes durations) and what its cause is, in words."""
-    cause = _cause(gap)
+def said_of(gap: Gap) -> str:
+    """How long the stretch is and what its cause is, in words."""
+    cause, length = _cause(gap), format_ns(gap.end_ns - gap.start_ns)
     if cause in BUSY:
         return f"{length} {BUSY[cause]}"
     return f"device idle {length}: {cause_label(cause) or 'cause unknown'}"

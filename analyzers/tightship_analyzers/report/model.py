@@ -7,19 +7,28 @@ from dataclasses import dataclass, field
 from tightship_analyzers.report.captions import across_words, device_words, path_words, roofline_title, roofline_words
 from tightship_analyzers.report.sentences import (
     chain_words,
+    device_of,
     devices_differ,
+    exposed_words,
     graph_words,
     headline,
     idle_words,
     least_productive,
+    losses_first,
     not_judged_words,
+    nothing_found,
     saving_words,
+    steps_of,
+    steps_words,
+    together_words,
+    unclaimed_words,
     uncovered_words,
 )
 from tightship_analyzers.report.tables import (
     Table,
     collective_table,
     copy_table,
+    exposed_table,
     idle_table,
     kernel_table,
     launch_table,
@@ -32,6 +41,7 @@ from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Fact
+from tightship_platform.vocabulary import Bucket
 
 MOST_CHAINS = 8
 LEAST_CHAIN_FRAC = 0.005
@@ -54,6 +64,36 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a rank's time: one bucket."""
+
+    bucket: str
+    ns: int
+    """A step; without steps in all."""
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTime:
+    """Where one rank's time went."""
+
+    rank: int
+    source: str
+    device: str
+    steps: int
+    mean_ns: int | None
+    """Mean step; None without any."""
+    length: str
+    """How many steps of what length, in words."""
+    parts: list[Part]
+    """What was productive first, then losses by size; empty ones left out."""
+
+    def share(self, bucket: Bucket) -> float:
+        """The share of a bucket; 0 for one that has no time."""
+        return next((part.share for part in self.parts if part.bucket == bucket), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """What a run's traces say, around one of its ranks."""
 
@@ -62,7 +102,19 @@ class Report:
     """What limits the whole verdict."""
     one: RankAnalysis
     """The rank whose figures are shown."""
+    ranks: list[RankTime]
+    buckets: list[Bucket]
+    """Those with time on any rank, in one order for all ranks, so that they can be compared."""
+    advice: str
+    """Above the findings: which steps their savings refer to; without any, that there is none."""
+    remarks: list[str]
+    """Below them: their joint saving, and what none covers."""
     sections: list[Section]
+
+    @property
+    def time(self) -> RankTime:
+        """Where the time of `one` went."""
+        return next(row for row in self.ranks if row.rank == self.one.rank)
 
     def section(self, key: str) -> Section | None:
         """The section of this key; None where the traces hold nothing for it."""
@@ -78,6 +130,7 @@ def report_of(result: RunAnalysis, rank: RankAnalysis | None = None) -> Report:
     differ = devices_differ(result)
     sections = [
         _idle(result, one),
+        _exposed(result, one),
         _across(result),
         _path(one),
         device_section(one),
@@ -88,6 +141,10 @@ def report_of(result: RunAnalysis, rank: RankAnalysis | None = None) -> Report:
         headline=headline(result),
         limits=[*uncovered_words(result), *([differ] if differ else [])],
         one=one,
+        ranks=[_time(row) for row in result.ranks],
+        buckets=[bucket for bucket in Bucket if any(row.summary.buckets.get(bucket) for row in result.ranks)],
+        advice=steps_words(result) if result.findings else nothing_found(result),
+        remarks=[line for line in (together_words(result), unclaimed_words(result)) if line],
         sections=[section for section in sections if section is not None],
     )
 
@@ -115,6 +172,20 @@ def device_section(one: RankAnalysis) -> Section | None:
     return Section(key="device", title="What the device did", words=[words], tables=_filled(tables))
 
 
+def _time(one: RankAnalysis) -> RankTime:
+    summary = one.summary
+    total, steps = summary.window_ns or 1, summary.steps or 1
+    return RankTime(
+        rank=one.rank,
+        source=one.source,
+        device=device_of(summary),
+        steps=summary.steps,
+        mean_ns=summary.step_ns.mean if summary.step_ns else None,
+        length=steps_of(summary),
+        parts=[Part(bucket=bucket, ns=ns // steps, share=ns / total) for bucket, ns in losses_first(one)],
+    )
+
+
 def _idle(result: RunAnalysis, one: RankAnalysis) -> Section | None:
     words = idle_words(result, one)
     if words is None and not one.gaps:
@@ -122,6 +193,13 @@ def _idle(result: RunAnalysis, one: RankAnalysis) -> Section | None:
     graphs = graph_words(one)
     said = [text for text in (words, graphs) if text]
     return Section(key="idle", title="Why the device is idle", words=said, tables=_filled([idle_table(one)]))
+
+
+def _exposed(result: RunAnalysis, one: RankAnalysis) -> Section | None:
+    words = exposed_words(result, one)
+    if words is None:
+        return None
+    return Section(key="exposed", title="Exposed communication", words=[words], tables=_filled([exposed_table(one)]))
 
 
 def _across(result: RunAnalysis) -> Section | None:

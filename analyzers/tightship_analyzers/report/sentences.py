@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.report.palette import bucket_label, cause_label
-from tightship_platform.results.analysis.figures import MOST_PLACES, FusionCandidate, RooflineFamily
+from tightship_platform.results.analysis.figures import MOST_PLACES, CausedTime, FusionCandidate, RooflineFamily
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -148,10 +148,9 @@ def losses_first(one: RankAnalysis) -> list[tuple[str, int]]:
     )
 
 
-def idle_rows(one: RankAnalysis) -> list[tuple[str, str, int]]:
-    """(cause in words, place, ns) of a rank's idle time within what was judged, the largest first."""
+def by_cause_and_place(rows: Sequence[CausedTime]) -> list[tuple[str, str, int]]:
+    """(cause in words, place, ns), the largest first."""
     sums: dict[tuple[str, str], int] = {}
-    rows = one.figures.window_idle_causes or []
     places = Counter(row.cause for row in rows)
     for row in rows:
         nameless = "smaller places together" if places[row.cause] >= MOST_PLACES else "no place is recorded"
@@ -162,17 +161,24 @@ def idle_rows(one: RankAnalysis) -> list[tuple[str, str, int]]:
 
 def idle_words(result: RunAnalysis, one: RankAnalysis) -> str | None:
     """How long a rank's device is idle; None where it is not, or where that is not known."""
-    total = sum(row.ns for row in one.figures.window_idle_causes or [])
+    long = _long(one, one.figures.window_idle_causes)
+    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
+    return long and f"The device{whose} is idle for {long}. Each nanosecond has one cause and one place."
+
+
+def exposed_words(result: RunAnalysis, one: RankAnalysis) -> str | None:
+    """How long a rank communicates without computing; None where it does not, or where that is not known."""
+    long = _long(one, one.figures.exposed_causes)
+    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
+    return long and f"Communication{whose} is exposed, with nothing computing beside it, for {long}."
+
+
+def _long(one: RankAnalysis, causes: Sequence[CausedTime] | None) -> str | None:
+    total, steps = sum(row.ns for row in causes or []), one.summary.steps
     if not total:
         return None
-    whose = f" of rank {one.rank}" if len(result.ranks) > 1 else ""
-    steps = one.summary.steps
     long = f"{format_ns(total // steps)} a step" if steps else format_ns(total)
-    share = format_frac(total / (one.summary.window_ns or 1))
-    return (
-        f"The device{whose} is idle for {share} of the {whole_of(one)}, {long}. Each nanosecond has one cause and one "
-        "place."
-    )
+    return f"{format_frac(total / (one.summary.window_ns or 1))} of the {whole_of(one)}, {long}"
 
 
 def saving_words(finding: TraceFinding) -> str:

@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tightship_analyzers.report.sentences import idle_rows, rates_of
-from tightship_platform.results.analysis.figures import CopyFigures, KernelFigures, LaunchFigures, Roofline, StreamIdle
+from tightship_analyzers.report.sentences import by_cause_and_place, rates_of
+from tightship_platform.results.analysis.figures import (
+    CausedTime,
+    CopyFigures,
+    KernelFigures,
+    LaunchFigures,
+    Roofline,
+    StreamIdle,
+)
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.skew import RankComparison
 from tightship_platform.text import label
@@ -101,6 +108,8 @@ def cell_text(kind: Kind, value: Cell, room: int) -> str:
             return format_frac(value)
         case Kind.BYTES, int():
             return format_bytes(value)
+        case Kind.COUNT, int():
+            return f"{value:,}"
         case Kind.RATE, int() | float():
             return f"{value:,.1f} GB/s"
         case _:
@@ -109,17 +118,27 @@ def cell_text(kind: Kind, value: Cell, room: int) -> str:
 
 def idle_table(one: RankAnalysis) -> Table:
     """Idle time by cause and place, the largest first."""
+    return _caused(one, one.figures.window_idle_causes, key="idle", title="Idle time by cause and place", head="Cause")
+
+
+def exposed_table(one: RankAnalysis) -> Table:
+    """Exposed communication by cause and place, the largest first."""
+    title = "Exposed communication by cause and place"
+    return _caused(one, one.figures.exposed_causes, key="exposed", title=title, head="Why no computation ran")
+
+
+def _caused(one: RankAnalysis, causes: Sequence[CausedTime] | None, *, key: str, title: str, head: str) -> Table:
     window, steps = one.summary.window_ns or 1, one.summary.steps
     columns = (
-        Column("cause", "Cause", Kind.TEXT),
+        Column("cause", head, Kind.TEXT),
         Column("place", "Place", Kind.NAME),
         Column("share", "Share", Kind.SHARE),
         _per_step(one, minor=True),
     )
     rows: list[tuple[Cell, ...]] = [
-        (cause, place, ns / window, ns // (steps or 1)) for cause, place, ns in idle_rows(one)
+        (cause, place, ns / window, ns // (steps or 1)) for cause, place, ns in by_cause_and_place(causes or [])
     ]
-    return Table(key="idle", title="Idle time by cause and place", columns=columns, rows=rows, rest="other places")
+    return Table(key=key, title=title, columns=columns, rows=rows, rest="other places")
 
 
 def kernel_table(kernels: Sequence[KernelFigures]) -> Table:

@@ -12,28 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tightship_analyzers.findings.model import Rule
-from tightship_analyzers.report.model import finding_rows, report_of
+from tightship_analyzers.report.model import RankTime, Report, finding_rows, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
-from tightship_analyzers.report.sentences import (
-    device_of,
-    devices_differ,
-    is_clean,
-    losses_first,
-    nothing_found,
-    ranks_on,
-    steps_of,
-    steps_words,
-    together_words,
-    unclaimed_words,
-    uncovered_words,
-)
+from tightship_analyzers.report.sentences import is_clean, ranks_on
 from tightship_analyzers.report.terminal_parts import print_facts, print_notes, print_section
 from tightship_analyzers.rules.pages import page_text
 from tightship_platform.results.analysis.finding import TraceFinding
-from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.units import format_frac, format_ns
-from tightship_platform.vocabulary import Bucket
 
 BAR_CELLS = 40
 MAX_BAR_RANKS = 2
@@ -46,80 +32,68 @@ ROW_STYLE = {"fix": "cyan", "because": "dim"}
 def print_report(result: RunAnalysis, *, explain: bool = False) -> None:
     """Where the step went, what to do about it, and what could not be judged."""
     console, report = _console(), report_of(result)
-    for line in uncovered_words(result):
+    for line in report.limits:
         console.print(Text(line, style="bold yellow"), soft_wrap=True)
     console.print(Text(report.headline, style="bold"))
-    if warning := devices_differ(result):
-        console.print(Text(warning, style="bold yellow"))
     console.print()
-    judged = any(one.summary.buckets for one in result.ranks)
+    judged = bool(report.buckets)
     if judged:
-        if len(result.ranks) <= MAX_BAR_RANKS:
-            for one in result.ranks:
-                _print_rank(console, one)
+        if len(report.ranks) <= MAX_BAR_RANKS:
+            for row in report.ranks:
+                _print_rank(console, row)
         else:
-            _print_ranks(console, result.ranks)
-        print_section(console, report.section("idle"))
-        print_section(console, report.section("across"))
-        _print_findings(console, result)
+            console.print(Text(ranks_on(result.ranks), style="bold"))
+            _print_ranks(console, report)
+        for key in ("idle", "exposed", "across"):
+            print_section(console, report.section(key))
+        _print_findings(console, result, report)
         print_section(console, report.section("roofline"))
     print_notes(console, report)
     if explain and judged:
         print_facts(console, result.ranks)
 
 
-def _print_rank(console: Console, one: RankAnalysis) -> None:
-    summary = one.summary
-    console.print(Text(f"{one.source}", style="bold"), soft_wrap=True)
-    console.print(Text(f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}"), soft_wrap=True)
+def _print_rank(console: Console, row: RankTime) -> None:
+    console.print(Text(row.source, style="bold"), soft_wrap=True)
+    console.print(Text(f"{row.device}, rank {row.rank}: {row.length}"), soft_wrap=True)
     console.print()
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(min_width=BAR_CELLS)
     table.add_column(justify="right")
     table.add_column(justify="right")
-    total = summary.window_ns or 1
-    steps = summary.steps or 1
-    for part, ns in losses_first(one):
+    for part in row.parts:
         table.add_row(
-            bucket_label(part),
-            Text(_bar(ns / total), style=bucket_colour(part)),
-            format_frac(ns / total),
-            format_ns(ns // steps) + (" a step" if summary.steps else ""),
+            bucket_label(part.bucket),
+            Text(_bar(part.share), style=bucket_colour(part.bucket)),
+            format_frac(part.share),
+            format_ns(part.ns) + (" a step" if row.steps else ""),
         )
     console.print(Padding(table, (0, 0, 1, 2), expand=False))
 
 
-def _print_ranks(console: Console, ranks: Sequence[RankAnalysis]) -> None:
-    divided = [one.summary.buckets for one in ranks]
-    parts = [part.value for part in Bucket if any(row.get(part) for row in divided)]
-    console.print(Text(ranks_on(ranks), style="bold"))
+def _print_ranks(console: Console, report: Report) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("RANK", "STEPS", "MEAN STEP", *(bucket_label(part).upper() for part in parts)):
+    for name in ("RANK", "STEPS", "MEAN STEP", *(bucket_label(bucket).upper() for bucket in report.buckets)):
         table.add_column(name, justify="right")
-    for one, row in zip(ranks, divided, strict=True):
-        summary = one.summary
-        step = summary.step_ns
-        shares = [format_frac(row.get(part, 0) / (summary.window_ns or 1)) for part in parts]
-        table.add_row(str(one.rank), str(summary.steps or "–"), format_ns(step.mean if step else None), *shares)
+    for row in report.ranks:
+        shares = [format_frac(row.share(bucket)) for bucket in report.buckets]
+        table.add_row(str(row.rank), str(row.steps or "–"), format_ns(row.mean_ns), *shares)
     console.print(Padding(table, (1, 0, 1, 2), expand=False))
 
 
-def _print_findings(console: Console, result: RunAnalysis) -> None:
-    if not result.findings:
-        console.print(Text(nothing_found(result), style="bold green" if is_clean(result) else "bold yellow"))
-        if unclaimed := unclaimed_words(result):
-            console.print(Text(unclaimed))
-        console.print()
-        return
-    console.print(Text("What to do", style="bold"))
-    console.print(Text(steps_words(result), style="dim"))
+def _print_findings(console: Console, result: RunAnalysis, report: Report) -> None:
+    if result.findings:
+        console.print(Text("What to do", style="bold"))
+        console.print(Text(report.advice, style="dim"))
+    else:
+        console.print(Text(report.advice, style="bold green" if is_clean(result) else "bold yellow"))
     for number, finding in enumerate(result.findings, start=1):
         _print_finding(console, number, result, finding)
-    if together := together_words(result):
-        console.print(Text(together))
-    if unclaimed := unclaimed_words(result):
-        console.print(Text(unclaimed))
+    for line in report.remarks:
+        console.print(Text(line))
+    if not result.findings:
+        console.print()
 
 
 def _print_finding(console: Console, number: int, result: RunAnalysis, finding: TraceFinding) -> None:

@@ -18,6 +18,7 @@ from tightship_platform.units import format_ns
 
 SHOWN: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "idle": (6, ("share", "ns", "cause", "place")),
+    "exposed": (6, ("share", "ns", "cause", "place")),
     "ranks": (8, ("rank", "last", "kept", "alone", "waited", "exposed")),
     "collectives": (3, ("name", "number", "first", "last", "skew")),
     "roofline": (8, ("family", "time", "achieved", "attainable", "roof", "memory")),

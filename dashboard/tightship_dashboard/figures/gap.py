@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dash import html
+
 from tightship_analyzers.report import gap_lanes
 from tightship_dashboard.figures import chart
+from tightship_dashboard.figures.elements import Node
 from tightship_dashboard.figures.palette import LANE_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.results.evidence import Gap, GapSpan
-from tightship_platform.units import NS_PER_MS, plural
+from tightship_platform.units import NS_PER_MS, format_ns, plural, unbroken
 
 ROW = 24
 """Height of one row of spans in pixels."""
@@ -17,7 +20,7 @@ INK = "#14161a"
 
 
 def figure(gap: Gap) -> chart.Spec:
-    """Three lanes over milliseconds since the gap began, with the gap shaded and its cause named."""
+    """Three lanes over milliseconds since the gap began, with the gap shaded; what it is stands in the caption."""
     zero = gap.start_ns
     length = gap.end_ns - zero
     least = round(gap_lanes.LEAST_FRAC * length)
@@ -31,24 +34,11 @@ def figure(gap: Gap) -> chart.Spec:
         if lane.spans:
             data.append(_bars(lane.spans, zero, top, LANE_COLOUR[lane.lane], least))
         top += lane.rows + 0.35
-    notes.append(
-        {
-            "x": 0,
-            "xref": "paper",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "paper",
-            "yanchor": "bottom",
-            "text": f"<b>{chart.said(said_of(gap))}</b>",
-            "showarrow": False,
-            "captureevents": False,
-        }
-    )
     return {
         "data": data,
         "layout": chart.layout(
-            height=round(top * ROW) + 90,
-            margin={"l": 8, "r": 8, "t": 30, "b": 36},
+            height=round(top * ROW) + 68,
+            margin={"l": 8, "r": 8, "t": 8, "b": 36},
             barmode="overlay",
             bargap=0,
             hovermode="closest",
@@ -74,11 +64,6 @@ def figure(gap: Gap) -> chart.Spec:
     }
 
 
-def said_of(gap: Gap) -> str:
-    """How long the stretch is and what its cause is, in words."""
-    return gap_lanes.said_of(gap, fmt.duration(gap.end_ns - gap.start_ns))
-
-
 def _bars(spans: list[GapSpan], zero: int, top: float, colour: str, least: int) -> chart.Spec:
     names = [chart.said(span.name) for span in spans]
     lengths = [span.end_ns - span.start_ns for span in spans]
@@ -95,7 +80,7 @@ def _bars(spans: list[GapSpan], zero: int, top: float, colour: str, least: int) 
         "textangle": 0,
         "textfont": {"color": INK, "size": 11},
         "customdata": [
-            [name, fmt.duration(length), fmt.duration(span.start_ns - zero)]
+            [name, unbroken(format_ns(length)), unbroken(format_ns(span.start_ns - zero))]
             for name, length, span in zip(names, lengths, spans, strict=True)
         ],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]} long, begins at %{customdata[2]}<extra></extra>",
@@ -103,6 +88,13 @@ def _bars(spans: list[GapSpan], zero: int, top: float, colour: str, least: int) 
         "marker": {"color": colour, "line": {"width": [1 if x > 8 * least else 0 for x in lengths]}},
         "cliponaxis": True,
     }
+
+
+def captioned(gap: Gap, caption: Node, *, graph_id: str | dict[str, str]) -> Node:
+    """The timeline between its title and its caption, which both wrap where the window is narrow."""
+    title = unbroken(fmt.name(gap_lanes.said_of(gap), limit=400))
+    drawing = chart.draw(figure(gap), graph_id=graph_id, title=f"{title}, in three lanes")
+    return html.Figure([html.P(html.Strong(title)), drawing, html.Figcaption(caption)], className="gap")
 
 
 def _window(gap: Gap) -> list[float]:

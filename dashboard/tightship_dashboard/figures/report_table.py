@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.report.tables import Cell, Column, Kind, Table
+from tightship_analyzers.report.tables import Cell, Column, Kind, Table, cell_text
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.elements import Node
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_platform.text import label
-from tightship_platform.units import format_bytes
 
 NAME_CHARS = 110
 WRAPPED = ("idle",)
@@ -63,22 +61,8 @@ def _column(column: Column, *, takes_rest: bool) -> grid.Column:
 
 def _cells(column: Column, value: Cell) -> grid.Row:
     """The plain value to sort by, and what is shown."""
-    key = column.key
-    match column.kind, value:
-        case Kind.NAME, str():
-            return {key: fmt.cell(label(value, NAME_CHARS), limit=NAME_CHARS), f"{key}_why": fmt.name(value, limit=400)}
-        case _, None:
-            return {key: None, f"{key}_text": fmt.MISSING}
-        case _, str():
-            return {key: fmt.cell(value)}
-        case Kind.TIME, _:
-            shown = fmt.duration(value)
-        case Kind.SHARE, _:
-            shown = fmt.percent(value)
-        case Kind.BYTES, int():
-            shown = format_bytes(value)
-        case Kind.RATE, _:
-            shown = f"{value:,.1f}{fmt.NBSP}GB/s"
-        case _:
-            shown = f"{value:,}"
-    return {key: value, f"{key}_text": shown}
+    key, kind = column.key, column.kind
+    text = fmt.cell(cell_text(kind, value, NAME_CHARS), limit=NAME_CHARS)
+    if kind == Kind.NAME and value is not None:
+        return {key: text, f"{key}_why": fmt.name(value, limit=400)}
+    return {key: text} if isinstance(value, str) else {key: value, f"{key}_text": text}

@@ -14,7 +14,7 @@ from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.skew import RankComparison
 from tightship_platform.results.run_account import BUCKET_LABEL
-from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_frac, format_ns, unbroken
 from tightship_platform.vocabulary import Bucket
 
 BAR_PX = 30
@@ -62,7 +62,9 @@ def stacked(rows: Rows, colours: Mapping[str, str]) -> chart.Spec:
         values = [parts.get(part, 0) for _, parts in rows]
         lengths = [value / width if value else None for value in values]
         texts = [
-            f"{chart.said(name)}: {fmt.duration(value)}, {fmt.share(value, sum(parts.values()))} {part}"
+            unbroken(
+                f"{chart.said(name)}: {format_ns(value)}, {format_frac(value / (sum(parts.values()) or 1))} {part}"
+            )
             for (name, parts), value in zip(rows, values, strict=True)
         ]
         data.append(
@@ -130,7 +132,10 @@ def late_map(across: RankComparison) -> chart.Spec | None:
     steps = max(len(row) for row in table)
     width, unit = _unit(max(max(row) for row in table))
     texts = [
-        [f"rank {row.rank}, step {step}: {fmt.duration(ns)} late" for step, ns in enumerate(row.late_by_step_ns or [])]
+        [
+            unbroken(f"rank {row.rank}, step {step}: {format_ns(ns)} late")
+            for step, ns in enumerate(row.late_by_step_ns or [])
+        ]
         for row in ranks
     ]
     return {

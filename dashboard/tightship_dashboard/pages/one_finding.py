@@ -7,7 +7,7 @@ import re
 from dash import dcc, html
 
 from tightship_analyzers.report import gap_lanes
-from tightship_dashboard.figures import chart, gap
+from tightship_dashboard.figures import gap
 from tightship_dashboard.figures.elements import (
     Node,
     command,
@@ -125,9 +125,8 @@ def _gap(view: View, evidence: list[Evidence], unit: SavingUnit) -> Node:
     heading, zero = (
         ("The worst gap", "device went idle") if gap_lanes.is_idle(worst) else ("An example", "stretch began")
     )
-    drawing = chart.draw(gap.figure(worst), graph_id="finding-gap", title=f"{gap.said_of(worst)}, in three lanes")
     caption = [f"Milliseconds since the {zero}, {step}, ", time_of(worst.start_ns, view.zone), ". Drag to zoom in."]
-    return section(heading, [html.Figure([drawing, html.Figcaption(caption)])], anchor="gap")
+    return section(heading, [gap.captioned(worst, caption, graph_id="finding-gap")], anchor="gap")
 
 
 def _cost(view: View, read: _Read) -> Node:

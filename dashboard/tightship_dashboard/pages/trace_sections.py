@@ -9,18 +9,7 @@ from dash import html
 from tightship_analyzers.report.captions import one_of_each_cause
 from tightship_analyzers.report.model import Report, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
-from tightship_analyzers.report.sentences import (
-    is_clean,
-    losses_first,
-    nothing_found,
-    ranks_on,
-    step_words,
-    steps_of,
-    steps_words,
-    together_words,
-    unclaimed_words,
-    whole_of,
-)
+from tightship_analyzers.report.sentences import is_clean, ranks_on, saving_words, step_words, whole_of
 from tightship_dashboard.figures import chart, gap, grid, report_table, trace_charts
 from tightship_dashboard.figures.elements import Node, link, section
 from tightship_dashboard.sentences import formatting as fmt
@@ -28,11 +17,11 @@ from tightship_dashboard.sentences.links import finding_href, one_trace_href
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
-from tightship_platform.units import unbroken
-from tightship_platform.vocabulary import Bucket, SavingUnit
+from tightship_platform.units import format_frac, format_ns, unbroken
+from tightship_platform.vocabulary import Bucket
 
 FINDINGS = "trace-findings"
-ORDER = ("idle", "across", "path", "device", "roofline", "notes")
+ORDER = ("idle", "exposed", "across", "path", "device", "roofline", "notes")
 """Sections of the report, by key."""
 ABSENT: Mapping[str, tuple[str, str]] = {
     "across": ("Who waits for whom", "There is one rank only."),
@@ -42,7 +31,6 @@ ABSENT: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Title, and why there is nothing, of sections that nobody should miss."""
-PER: Mapping[str, str] = {SavingUnit.STEP: " per step", SavingUnit.RECORDING: " of the recording"}
 Found = Mapping[tuple[str, str], int]
 """(rule, place) → id of the finding's own page."""
 
@@ -52,10 +40,10 @@ def sections(capture: str, result: RunAnalysis, one: RankAnalysis, found: Found)
     several = len(result.ranks) > 1
     report = report_of(result, one)
     parts = [
-        _where(one),
-        _ranks(capture, result, one) if several else None,
+        _where(report),
+        _ranks(capture, result, report) if several else None,
         _steps(one),
-        _findings(result, found, several=several),
+        _findings(result, report, found, several=several),
         *(part for key in ORDER for part in _section(key, report, result)),
     ]
     return [part for part in parts if part is not None]
@@ -72,7 +60,7 @@ def _section(key: str, report: Report, result: RunAnalysis) -> list[Node]:
     body += [report_table.drawn(first)] if first else []
     body += [html.H3(known.listed)] if known.listed else []
     if known.items:
-        items = [html.Li(fmt.name(item, limit=600)) for item in known.items]
+        items = [html.Li(unbroken(fmt.name(item, limit=600))) for item in known.items]
         body.append(html.Ul(items, className="sentences" if known.listed else "sentences quiet"))
     aside = report_table.export(first) if first else None
     parts = [section(known.title, body, anchor=key, aside=aside)]
@@ -82,79 +70,74 @@ def _section(key: str, report: Report, result: RunAnalysis) -> list[Node]:
     return parts
 
 
-def _said(text: str | None, *, kind: str = "") -> list[Node]:
-    return [html.P(unbroken(fmt.name(text, limit=600)), className=kind)] if text else []
+def _said(text: str, *, kind: str = "") -> list[Node]:
+    return [html.P(unbroken(fmt.name(text, limit=600)), className=kind)]
 
 
-def _where(one: RankAnalysis) -> Node | None:
-    rows = losses_first(one)
-    if not rows:
+def _where(report: Report) -> Node | None:
+    row = report.time
+    if not row.parts:
         return None
-    total, steps = one.summary.window_ns or 1, one.summary.steps or 1
     drawn = [
         html.Tr(
             [
-                html.Th(bucket_label(part), scope="row"),
+                html.Th(bucket_label(part.bucket), scope="row"),
                 html.Td(
                     html.Div(
-                        html.Div(
-                            style={"left": "0", "width": f"{100 * ns / total:.3f}%", "background": bucket_colour(part)},
-                            className="bar part",
-                        ),
+                        html.Div(style={"left": "0", **_filled(part.bucket, part.share)}, className="bar part"),
                         className="track",
                     ),
                     className="draw",
                 ),
-                html.Td(fmt.duration(ns / steps), className="number"),
-                html.Td(fmt.share(ns, total), className="number share"),
+                html.Td(unbroken(format_ns(part.ns)), className="number"),
+                html.Td(unbroken(format_frac(part.share)), className="number share"),
             ]
         )
-        for part, ns in rows
+        for part in row.parts
     ]
-    per = "A step" if one.summary.steps else "The recording"
+    per = "A step" if row.steps else "The recording"
     caption = html.Caption(f"{per}, divided by what the device did or waited for", className="unseen")
     table = html.Table([caption, html.Tbody(drawn)], className="bars")
-    title = f"Where the {whole_of(one)} of rank {one.rank} went"
-    return section(title, [table], anchor="where", aside=steps_of(one.summary))
+    title = f"Where the {whole_of(report.one)} of rank {row.rank} went"
+    return section(title, [table], anchor="where", aside=unbroken(row.length))
 
 
-def _ranks(capture: str, result: RunAnalysis, one: RankAnalysis) -> Node:
-    used = {part for row in result.ranks for part, ns in row.summary.buckets.items() if ns}
-    stacked = [bucket for bucket in Bucket if bucket in used]
+def _ranks(capture: str, result: RunAnalysis, report: Report) -> Node:
     rows = []
-    for row in result.ranks:
-        total = row.summary.window_ns or 1
-        shares = [(bucket, row.summary.buckets.get(bucket, 0) / total) for bucket in stacked]
+    for row in report.ranks:
         bars = [
             html.Div(
                 className="bar",
-                style={"width": f"{100 * share:.3f}%", "background": bucket_colour(bucket)},
-                title=f"{bucket_label(bucket)}: {fmt.percent(share)}",
+                style=_filled(bucket, share),
+                title=unbroken(f"{bucket_label(bucket)}: {format_frac(share)}"),
             )
-            for bucket, share in shares
-            if share
+            for bucket in report.buckets
+            if (share := row.share(bucket))
         ]
-        here = "here" if row.rank == one.rank else ""
-        length = row.summary.step_ns.mean if row.summary.step_ns else row.summary.window_ns
+        here = "here" if row.rank == report.one.rank else ""
         rows.append(
             html.Tr(
                 [
                     html.Th(link(f"rank {row.rank}", one_trace_href(capture, row.rank), className=here), scope="row"),
                     html.Td(html.Div(bars, className="track stack"), className="draw"),
-                    html.Td(fmt.duration(length), className="number"),
-                    html.Td(fmt.percent(dict(shares).get(Bucket.PRODUCTIVE)), className="number share"),
+                    html.Td(unbroken(format_ns(row.mean_ns)), className="number"),
+                    html.Td(unbroken(format_frac(row.share(Bucket.PRODUCTIVE))), className="number share"),
                 ]
             )
         )
     heads = ("rank", "", "mean step", "productive")
     head = html.Thead(html.Tr([html.Th(text, scope="col") if text else html.Th("") for text in heads]))
-    colours = {bucket_label(bucket): bucket_colour(bucket) for bucket in stacked}
+    colours = {bucket_label(bucket): bucket_colour(bucket) for bucket in report.buckets}
     return section(
         "All ranks",
         [trace_charts.key(list(colours), colours), html.Table([head, html.Tbody(rows)], className="bars groups")],
         anchor="ranks",
         aside=ranks_on(result.ranks),
     )
+
+
+def _filled(bucket: str, share: float) -> dict[str, str]:
+    return {"width": f"{100 * share:.3f}%", "background": bucket_colour(bucket)}
 
 
 def _steps(one: RankAnalysis) -> Node | None:
@@ -167,11 +150,11 @@ def _steps(one: RankAnalysis) -> Node | None:
     return section("Step by step", [trace_charts.key(trace_charts.order(rows), colours), drawing], anchor="steps")
 
 
-def _findings(result: RunAnalysis, found: Found, *, several: bool) -> Node:
-    after = [*_said(together_words(result)), *_said(unclaimed_words(result))]
+def _findings(result: RunAnalysis, report: Report, found: Found, *, several: bool) -> Node:
+    after = [part for line in report.remarks for part in _said(line)]
     if not result.findings:
         kind = "quiet" if is_clean(result) else "notice status"
-        return section("What to do", [*_said(nothing_found(result), kind=kind), *after], anchor="what")
+        return section("What to do", [*_said(report.advice, kind=kind), *after], anchor="what")
     columns = [
         grid.column("title", "What is wrong", "link", minWidth=150, flex=3),
         grid.column("share", "Share", "number", unit="0..1", minWidth=70, width=84),
@@ -185,22 +168,21 @@ def _findings(result: RunAnalysis, found: Found, *, several: bool) -> Node:
     ]
     rows = [_finding(number, finding, found) for number, finding in enumerate(result.findings)]
     table = grid.table(FINDINGS, columns, rows, label="Findings of this capture", wrap=True)
-    before = _said(steps_words(result), kind="quiet")
+    before = _said(report.advice, kind="quiet")
     export = grid.export_button(FINDINGS, "findings.csv")
     return section("What to do", [*before, table, *after], anchor="what", aside=export)
 
 
 def _finding(number: int, finding: TraceFinding, found: Found) -> grid.Row:
     saving, page = finding.saving, found.get((finding.rule, finding.where))
-    span = fmt.span(saving.value, saving.low, saving.high)
     return {
         "id": str(number),
         "title": fmt.cell(finding.title, limit=300),
         "title_href": None if page is None else finding_href(page),
         "share": saving.share_frac,
-        "share_text": fmt.percent(saving.share_frac),
+        "share_text": unbroken(format_frac(saving.share_frac)),
         "saving": saving.value,
-        "saving_text": f"{span}{PER.get(saving.unit, '')}, {saving.method}" if saving.method else span,
+        "saving_text": unbroken(saving_words(finding)),
         "rank": finding.rank,
         "where": fmt.cell(finding.where, limit=200),
         "fix": fmt.cell(finding.fix, limit=400),
@@ -214,12 +196,7 @@ def _gaps(one: RankAnalysis, _result: RunAnalysis) -> list[Node]:
         where = f", {found.place}" if found.place else ""
         caption = f"{step_words(one, found)}{where}; milliseconds since the gap began. Drag to zoom in, double-click "
         caption += "to zoom out."
-        drawing = chart.draw(
-            gap.figure(found),
-            graph_id={"gap": str(number)},
-            title=f"{gap.said_of(found)}, in three lanes",
-        )
-        figures.append(html.Figure([drawing, html.Figcaption(fmt.name(caption, limit=400))], className="gap"))
+        figures.append(gap.captioned(found, fmt.name(caption, limit=400), graph_id={"gap": str(number)}))
     more = html.Details([html.Summary(f"{len(figures) - 1} more"), *figures[1:]]) if len(figures) > 1 else None
     return [*figures[:1], *([more] if more else [])]
 

@@ -20,10 +20,10 @@ from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.findings.model import Finding, Saving
 from tightship_analyzers.report.html.page import page
 from tightship_analyzers.report.sentences import (
+    by_cause_and_place,
     devices_differ,
     graph_words,
     headline,
-    idle_rows,
     is_clean,
     nothing_found,
     saving_words,
@@ -104,7 +104,7 @@ def test_idle_time_on_the_faces_is_that_of_the_steps(tmp_path: Path) -> None:
     path = dispatching(tmp_path / "x.json")
     [one] = judged(path).ranks
     parts = one.summary.buckets
-    idle_ns = sum(ns for _, _, ns in idle_rows(one))
+    idle_ns = sum(ns for _, _, ns in by_cause_and_place(one.figures.window_idle_causes or []))
     assert idle_ns == one.summary.window_ns - parts[Bucket.PRODUCTIVE]
     assert sum(row.ns for row in one.figures.idle_causes) < idle_ns
     share = format_frac(idle_ns / one.summary.window_ns)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from captured import a_capture, analyze_capture, begin, recorded
 from plotly.utils import PlotlyJSONEncoder
+from rank_jobs import traces_of
 from sqlalchemy import select
 
 from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.wanted import Wanted
+from tightship_analyzers.report import gap_lanes
 from tightship_analyzers.report.captions import step_buckets
-from tightship_analyzers.report.sentences import headline
+from tightship_analyzers.report.model import report_of
+from tightship_analyzers.report.sentences import headline, saving_words
+from tightship_analyzers.report.tables import Column, cell_text
 from tightship_dashboard.figures import trace_charts
+from tightship_dashboard.figures.report_table import NAME_CHARS
 from tightship_dashboard.pages import one_trace
 from tightship_dashboard.pages.trace_sections import sections
 from tightship_dashboard.pages.view import View
@@ -32,7 +37,8 @@ from tightship_platform.queries.analysis import get_analysis
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.analysis.skew import RankComparison, RankSkew
 from tightship_platform.results.packed import pack
-from tightship_platform.units import now_ns
+from tightship_platform.units import format_frac, format_ns, now_ns
+from tightship_platform.vocabulary import Bucket
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 HOSTILE = "<img src=x onerror=alert(1)>%{customdata}`rm -rf`\u202eevil"
@@ -109,6 +115,41 @@ def test_a_capture_that_failed_says_why(database: Database, tmp_path: Path, cont
     assert "Critical path" not in drawn
 
 
+def test_every_section_of_the_report_is_drawn_in_its_words(tmp_path: Path) -> None:
+    result = analyze_paths(traces_of(tmp_path), wanted=Wanted(gaps=3))
+    report = report_of(result)
+    drawn = sections("c", result, report.one, {})
+    nodes = [node for part in drawn for node in _tree(part)]
+    said = {node.replace("\u00a0", " ") for node in nodes if isinstance(node, str)}
+    grids = {node.id: node for node in nodes if hasattr(node, "rowData")}
+    anchors = [part.id for part in drawn]
+    assert {"idle", "exposed", "across", "path", "device", "roofline", "notes"} <= set(anchors)
+    for section in report.sections:
+        assert section.key in anchors
+        assert {section.title, *section.words, *section.items} <= said
+        for table in section.tables:
+            grid = grids[f"trace-{table.key}"]
+            assert [column["field"] for column in grid.columnDefs] == [column.key for column in table.columns]
+            assert [_texts(table.columns, row) for row in grid.rowData] == [
+                [cell_text(column.kind, value, NAME_CHARS) for column, value in zip(table.columns, row, strict=True)]
+                for row in table.rows
+            ]
+    assert {report.advice, *report.remarks} <= said
+    for part in report.time.parts:
+        assert {format_ns(part.ns), format_frac(part.share)} <= said
+    for row in report.ranks:
+        assert {f"rank {row.rank}", format_ns(row.mean_ns), format_frac(row.share(Bucket.PRODUCTIVE))} <= said
+    saves = [row["saving_text"].replace("\u00a0", " ") for row in grids["trace-findings"].rowData]
+    assert saves == [saving_words(finding) for finding in result.findings]
+    assert {gap_lanes.said_of(gap) for gap in report.one.gaps} <= said
+
+
+def _texts(columns: Sequence[Column], row: dict[str, Any]) -> list[str]:
+    """A grid's row as it is shown."""
+    shown = [row.get(f"{column.key}_text", row[column.key]) for column in columns]
+    return [text.replace("\u00a0", " ") for text in shown]
+
+
 def test_names_from_a_trace_are_text_only() -> None:
     whole = analyze_paths([str(RECORDED / "starved.json.gz"), str(RECORDED / "loop.json.gz")], wanted=Wanted(gaps=3))
     hostile: RunAnalysis = _renamed(whole)
@@ -165,7 +206,7 @@ def test_the_late_rank_is_the_brightest_row() -> None:
     [heat] = figure["data"]
     assert heat["y"] == ["rank 0", "rank 1"]
     assert heat["z"] == [[0, 1.0], [9.0, 8.0]]
-    assert "rank 1, step 0: 9.0 ms late" in heat["customdata"][1][0].replace("\u00a0", " ")
+    assert "rank 1, step 0: 9.00 ms late" in heat["customdata"][1][0].replace("\u00a0", " ")
     without = dataclasses.replace(across, steps=None, ranks=[_skew(0, None), _skew(1, None)])
     assert trace_charts.late_map(without) is None
 

@@ -13,9 +13,9 @@ from tightship_analyzers.report.model import Section, device_section
 from tightship_analyzers.report.sentences import step_words
 from tightship_analyzers.report.tables import Cell, Column, Kind, Table, cell_text
 from tightship_platform.results.analysis.run import RunAnalysis
-from tightship_platform.units import format_ns, plural
+from tightship_platform.units import plural
 
-MOST_ROWS: Mapping[str, int] = {"idle": 12, "collectives": 10}
+MOST_ROWS: Mapping[str, int] = {"idle": 12, "exposed": 12, "collectives": 10}
 MOST_ROWS_ELSE = 20
 MOST_GAPS = 5
 NAME_CHARS = 90
@@ -51,7 +51,7 @@ def _longest_gaps(result: RunAnalysis) -> list[Markup]:
     for owner, gap in one_of_each_cause([(one, gap) for one in result.ranks for gap in one.gaps])[:MOST_GAPS]:
         where = f"rank {owner.rank}, {step_words(owner, gap)}" if several else step_words(owner, gap)
         where += f", {gap.place}" if gap.place else ""
-        title = f"{said_of(gap, format_ns(gap.end_ns - gap.start_ns))} ({where})"
+        title = f"{said_of(gap)} ({where})"
         parts.append(element("figure", [element("figcaption", title), drawing(gap)]))
     return parts
 

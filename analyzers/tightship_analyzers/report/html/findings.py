@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Markup, element
-from tightship_analyzers.report.model import finding_rows
-from tightship_analyzers.report.sentences import (
-    nothing_found,
-    step_words,
-    steps_words,
-    together_words,
-    unclaimed_words,
-)
+from tightship_analyzers.report.model import Report, finding_rows
+from tightship_analyzers.report.sentences import step_words
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -21,23 +15,17 @@ from tightship_platform.units import format_ns
 CODE_CHARS = 4000
 
 
-def findings_section(result: RunAnalysis) -> list[Markup]:
+def findings_section(result: RunAnalysis, report: Report) -> list[Markup]:
     """All findings, the largest share first, or that there is none."""
-    unclaimed = unclaimed_words(result)
-    rest = [element("p", unclaimed)] if unclaimed else []
-    if not result.findings:
-        return [element("p", nothing_found(result)), *rest]
     by_rank = {one.rank: one for one in result.ranks}
-    parts = [
-        element("p", steps_words(result), class_="quiet"),
+    return [
+        element("p", report.advice, class_="quiet" if result.findings else None),
         *(
             _finding(number, result, finding, by_rank[finding.rank])
             for number, finding in enumerate(result.findings, start=1)
         ),
+        *(element("p", line) for line in report.remarks),
     ]
-    if together := together_words(result):
-        parts.append(element("p", together))
-    return parts + rest
 
 
 def _finding(number: int, result: RunAnalysis, finding: TraceFinding, one: RankAnalysis) -> Markup:

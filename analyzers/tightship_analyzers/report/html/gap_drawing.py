@@ -51,7 +51,7 @@ def drawing(gap: Gap) -> Markup:
         width="100%",
         height=str(top + AXIS),
         role="img",
-        aria_label=f"Timeline: {said_of(gap, format_ns(gap.end_ns - gap.start_ns))}",
+        aria_label=f"Timeline: {said_of(gap)}",
     )
 
 

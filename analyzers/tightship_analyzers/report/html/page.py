@@ -7,16 +7,9 @@ from importlib import resources
 from tightship_analyzers.report.html.figures import section_body
 from tightship_analyzers.report.html.findings import findings_section
 from tightship_analyzers.report.html.markup import Content, Markup, bar, element, table, text
-from tightship_analyzers.report.model import Report, report_of
+from tightship_analyzers.report.model import RankTime, Report, report_of
 from tightship_analyzers.report.palette import BUCKET_COLOUR, bucket_label
-from tightship_analyzers.report.sentences import (
-    device_of,
-    losses_first,
-    ranks_on,
-    steps_of,
-    whole_of,
-)
-from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_analyzers.report.sentences import ranks_on, whole_of
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket
@@ -29,8 +22,8 @@ def page(result: RunAnalysis) -> str:
     """The whole document; the same result gives the same bytes."""
     report = report_of(result)
     sections = [
-        ("where", _went(result.ranks[0]), _where(result)),
-        ("what", "What to do", findings_section(result)),
+        ("where", _went(report), _where(result, report)),
+        ("what", "What to do", findings_section(result, report)),
         *((section.key, section.title, section_body(result, section)) for section in report.sections),
     ]
     filled = [(name, title, content) for name, title, content in sections if content]
@@ -75,53 +68,38 @@ def _traces(result: RunAnalysis) -> str:
     return f"{plural(len(result.ranks), 'rank')}: {result.ranks[0].source} …"
 
 
-def _where(result: RunAnalysis) -> list[Markup]:
-    if len(result.ranks) == 1:
-        return _one(result.ranks[0])
-    rows: list[list[Content]] = [
-        [
-            one.rank,
-            steps_of(one.summary),
-            _bar(one),
-        ]
-        for one in result.ranks
-    ]
-    legend = [_swatch(part) for part in dict.fromkeys(b for one in result.ranks for b, _ in losses_first(one))]
+def _where(result: RunAnalysis, report: Report) -> list[Markup]:
+    if len(report.ranks) == 1:
+        return _one(report.time, _went(report))
+    rows: list[list[Content]] = [[row.rank, row.length, _bar(row)] for row in report.ranks]
     return [
         element("p", f"{ranks_on(result.ranks)}."),
-        element("p", legend, class_="legend"),
-        table(("rank", "steps", "shares"), rows, left=(0, 1, 2), caption=f"{_went(result.ranks[0])}, by rank"),
+        element("p", [_swatch(bucket) for bucket in report.buckets], class_="legend"),
+        table(("rank", "steps", "shares"), rows, left=(0, 1, 2), caption=f"{_went(report)}, by rank"),
     ]
 
 
-def _one(one: RankAnalysis) -> list[Markup]:
-    summary = one.summary
-    total, steps = summary.window_ns or 1, summary.steps or 1
+def _one(row: RankTime, caption: str) -> list[Markup]:
     rows: list[list[Content]] = [
-        [_swatch(part), format_frac(ns / total), format_ns(ns // steps)] for part, ns in losses_first(one)
+        [_swatch(part.bucket), format_frac(part.share), format_ns(part.ns)] for part in row.parts
     ]
-    head = ("", "share", "a step" if summary.steps else "in all")
+    head = ("", "share", "a step" if row.steps else "in all")
     return [
-        element("p", f"{device_of(summary)}, rank {one.rank}: {steps_of(summary)}."),
-        _bar(one),
-        table(head, rows, caption=_went(one)),
+        element("p", f"{row.device}, rank {row.rank}: {row.length}."),
+        _bar(row),
+        table(head, rows, caption=caption),
     ]
 
 
-def _went(one: RankAnalysis) -> str:
-    return f"Where the {whole_of(one)} went"
+def _went(report: Report) -> str:
+    return f"Where the {whole_of(report.one)} went"
 
 
 def _swatch(part: str) -> Markup:
     return element("span", [element("i", None, class_=f"mark {part}"), f"{bucket_label(part)} "])
 
 
-def _bar(one: RankAnalysis) -> Markup:
-    total, divided = one.summary.window_ns or 1, one.summary.buckets
-    # In one order for all ranks, so that they can be compared.
-    parts = [
-        (part.value, divided[part] / total, f"{bucket_label(part)}: {format_frac(divided[part] / total)}")
-        for part in Bucket
-        if divided.get(part)
-    ]
-    return bar(parts, label=f"Rank {one.rank}: " + ", ".join(title for _, _, title in parts))
+def _bar(row: RankTime) -> Markup:
+    shares = [(bucket.value, row.share(bucket)) for bucket in Bucket]
+    parts = [(bucket, share, f"{bucket_label(bucket)}: {format_frac(share)}") for bucket, share in shares if share]
+    return bar(parts, label=f"Rank {row.rank}: " + ", ".join(title for _, _, title in parts))
