@@ -8,6 +8,7 @@ from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.analysis.rank import device_label
 from tightship_platform.text import shown
 
 
@@ -31,7 +32,7 @@ class StepAccount:
 
     def add(self, trace: Trace) -> None:
         """Counts one trace; of one without whole steps only the device."""
-        device = "CPU only" if trace.device_kind == "cpu" else shown(trace.device_name)
+        device = device_label(shown(trace.device_name), trace.device_kind, trace.covered_frac)
         if device not in self.devices:
             self.devices.append(device)
         facts = Facts(trace)

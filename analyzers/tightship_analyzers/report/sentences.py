@@ -9,7 +9,7 @@ from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.report.palette import bucket_label, cause_label
 from tightship_platform.results.analysis.figures import MOST_PLACES, CausedTime, FusionCandidate, RooflineFamily
 from tightship_platform.results.analysis.finding import TraceFinding
-from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary
+from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary, device_label
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_frac, format_ns, plural
@@ -68,7 +68,9 @@ def _whom(result: RunAnalysis, worst: RankAnalysis) -> str:
 
 
 def _device(one: RankAnalysis) -> str:
-    return "CPU" if one.summary.device_kind == "cpu" else "GPU"
+    if one.summary.device_kind != "cpu":
+        return "GPU"
+    return "Host" if one.summary.covered_frac is None else "CPU"
 
 
 def _clause(one: RankAnalysis, part: str) -> str:
@@ -273,7 +275,7 @@ def chain_words(chain: FusionCandidate) -> str:
 
 def device_of(summary: TraceSummary) -> str:
     """The model of the device."""
-    return "CPU only" if summary.device_kind == "cpu" else str(summary.device)
+    return device_label(summary.device, summary.device_kind, summary.covered_frac)
 
 
 def ranks_on(ranks: Sequence[RankAnalysis]) -> str:

@@ -148,6 +148,9 @@ def test_a_cut_off_file_that_names_no_device(written: Written) -> None:
     read = trace.open(written(whole[: len(whole) // 2]))
     assert read.device_kind == "cpu" and read.cut_off and read.covered_frac is None
     assert "whether the job used a device is not known" in judge_trace(read).summary.warnings[0]
+    said = CliRunner().invoke(analyze, [str(written(whole[: len(whole) // 2]))]).stdout
+    assert "\nHost busy " in said and "device unknown, rank 0: " in said
+    assert "CPU busy" not in said and "CPU only" not in said
 
 
 @pytest.mark.parametrize("kernels", [0, 4])

@@ -102,6 +102,13 @@ class TraceSummary:
     """What limits the verdict, one line each."""
 
 
+def device_label(device: str, device_kind: str, covered_frac: float | None) -> str:
+    """The model of the device in words; of a file that is cut off before any device event the kind is a guess."""
+    if device_kind != "cpu":
+        return device
+    return "device unknown" if covered_frac is None else "CPU only"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankFigures:
     """Section by section what is known of a rank; null where the trace does not hold it."""
