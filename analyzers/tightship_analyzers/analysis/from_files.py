@@ -76,7 +76,7 @@ def _refuse_twins(new: RankPart, parts: Sequence[RankPart]) -> None:
 def _nothing(wanted: Wanted, others: set[int | None], unread: Sequence[str]) -> str:
     if others:
         ranks = ", ".join(map(str, sorted(rank for rank in others if rank is not None)))
-        said = f"the others are of ranks {ranks}" if ranks else "the files do not say which rank they are: leave it out"
+        there = f"the others are of ranks {ranks}" if ranks else "the files do not say which rank they are: omit --rank"
         why = f" ({unread[0]})" if unread else ""
-        return f"No trace of rank {wanted.rank} could be judged{why}; {said}"
+        return f"No trace of rank {wanted.rank} could be judged{why}; {there}"
     return unread[0] if len(unread) == 1 else f"None of {plural(len(unread), 'file')} could be judged: {unread[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,9 @@ class TextSource:
 
         try:
             file: Any = fsspec.open(self._location, "rb").open()
-        except FileNotFoundError:
+        except FileNotFoundError as error:  # fsspec raises it for whatever goes wrong on the way, too.
+            if why := _no_answer(error):
+                raise TraceError(f"Trace {self.source} cannot be opened: {why}") from None
             raise TraceError(f"No trace at {self.source}") from None
         except Exception as error:  # Each file system raises its own library's errors.
             raise TraceError(f"Trace {self.source} cannot be opened: {clean(str(error), 300)}") from error
@@ -151,3 +154,18 @@ class TextSource:
                 f"Trace {self.source} unpacks to more than {limits.ratio} times its size at byte {text}; "
                 "that is a decompression bomb, not a trace"
             )
+
+
+def _no_answer(error: BaseException) -> str:
+    """What kept the address from answering, found behind the error; empty where it answered that nothing is there."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        status = getattr(cause, "status", None)
+        if isinstance(status, int) and status not in (404, 410):
+            return f"the server answers {status}"
+        if isinstance(cause, ConnectionError | TimeoutError | socket.gaierror):
+            named = cause.errno is not None and cause.errno > 0
+            reason = os.strerror(cause.errno or 0) if named else cause.strerror or type(cause).__name__
+            return f"the address does not answer ({reason})"
+        cause = cause.__cause__ or cause.__context__
+    return ""

@@ -16,7 +16,7 @@ from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
 from tightship_platform.results.workflow import WorkflowSchedule
 from tightship_platform.settings import load_settings
-from tightship_platform.units import NS_PER_S, format_bytes, format_ns, parse_duration_ns, plural
+from tightship_platform.units import NS_PER_MS, NS_PER_S, format_bytes, format_ns, parse_duration_ns, plural
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams, CaptureRequest
 
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 MAX_TIMEOUT_NS = 24 * 3600 * NS_PER_S
+DURATIONS = f"{MIN_CAPTURE_NS // NS_PER_MS}ms to {MAX_CAPTURE_NS // NS_PER_S}s"
+"""Written as the option takes them."""
 
 Show = Callable[[Capture], None]
 
 
 @click.command()
 @click.argument("target")
-@click.option("--duration", metavar="TIME", help="Length of the recording, 10ms to 60s.  [default: 1s]")
+@click.option("--duration", metavar="TIME", help=f"Length of the recording, {DURATIONS}.  [default: 1s]")
 @click.option("--iterations", type=int, help=f"Record so many optimizer steps instead, 1 to {MAX_ITERATIONS}.")
 @click.option(
     "--stacks/--no-stacks", default=True, show_default=True, help="Record the Python stack of every operator."
@@ -101,7 +103,7 @@ def _window(duration: str | None, iterations: int | None) -> dict[str, int | Non
         return {"duration_ns": None, "iterations": iterations}
     duration_ns = parse_duration_ns(duration or "1s")
     if not MIN_CAPTURE_NS <= duration_ns <= MAX_CAPTURE_NS:
-        raise Invalid("--duration", duration, f"{format_ns(MIN_CAPTURE_NS)} to {format_ns(MAX_CAPTURE_NS)}")
+        raise Invalid("--duration", duration, DURATIONS)
     return {"duration_ns": duration_ns, "iterations": None}
 
 

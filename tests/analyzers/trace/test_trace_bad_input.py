@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +50,8 @@ def changed(event: dict[str, Any], **values: Any) -> dict[str, Any]:
     [
         (b"", "it is empty"),
         (b"   \n", "it is empty"),
-        (b"PK\x03\x04rest", "starts with"),
-        (b"hello", "starts with"),
+        (b"PK\x03\x04rest", "starts with the bytes 50 4b 03 04 at byte 0"),
+        (b"hello\n", "starts with 'hello' at byte 0;"),
         (b"\x00" * 100, "starts with"),
         (b"\x1f\x8b" + b"\x00" * 50, "gzip stream is damaged"),
         (gzip.compress(gzip.compress(b'{"traceEvents": []}', mtime=0), mtime=0), "starts with"),
@@ -74,6 +77,37 @@ def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     for source in (tmp_path / "none.json", tmp_path, "memory://none.json", "nonsense://x", str(tmp_path) + "/a\0b"):
         with pytest.raises(trace.TraceError):
             trace.open(source)
+
+
+def test_an_address_that_does_not_answer_is_no_missing_file() -> None:
+    pytest.importorskip("aiohttp")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        with pytest.raises(trace.TraceError, match=r"the address does not answer \(Connection refused\)"):
+            trace.open(f"http://127.0.0.1:{closed.getsockname()[1]}/x.json")
+
+
+@pytest.mark.parametrize(("status", "words"), [(404, "No trace at "), (500, "the server answers 500")])
+def test_an_error_of_a_server_says_which(status: int, words: str) -> None:
+    pytest.importorskip("aiohttp")
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(trace.TraceError, match=words):
+                trace.open(f"http://127.0.0.1:{server.server_port}/x.json")
+        finally:
+            server.shutdown()
 
 
 def test_an_empty_list_of_events_is_a_trace_of_nothing(opened: Opened) -> None:

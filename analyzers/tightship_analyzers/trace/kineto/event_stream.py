@@ -22,6 +22,7 @@ from tightship_analyzers.trace.kineto.events import (
 from tightship_analyzers.trace.kineto.kinds import Event
 from tightship_analyzers.trace.kineto.structure import BETWEEN_EVENTS, SPACE, element_ends, separator
 from tightship_analyzers.trace.limits import Limits, TraceError
+from tightship_analyzers.trace.names import clean
 from tightship_platform.units import format_bytes, plural
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -112,7 +113,7 @@ class EventStream:
         if not first:
             why = self._text.damage or f"it is empty at byte {self.offset}"
         else:
-            why = f"it starts with {self._data[:12]!r} at byte {self.offset}"
+            why = f"it starts with {_beginning(self._data[:12])} at byte {self.offset}"
         return TraceError(f"{self._text.source} is not JSON: {why}; expected a Kineto trace (.json or .json.gz)")
 
     # -- the window over the text ------------------------------------------------------------------------------
@@ -365,3 +366,9 @@ class EventStream:
         self._cut_off("inside an event")
         self.cut_off = True
         return None
+
+
+def _beginning(data: bytes) -> str:
+    """The first bytes of a file for people: its text, or that it has none."""
+    text = clean(data.decode("utf-8", "replace"), len(data)).strip()
+    return f"the bytes {data[:4].hex(' ')}" if "\ufffd" in text else f"'{text}'"
