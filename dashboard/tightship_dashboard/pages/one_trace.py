@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
@@ -13,7 +14,6 @@ from tightship_dashboard.figures.captures import trace_href, under_way
 from tightship_dashboard.figures.elements import (
     Node,
     attrs,
-    command,
     empty,
     facts,
     link,
@@ -45,6 +45,15 @@ from tightship_platform.units import format_bytes, unbroken
 from tightship_platform.vocabulary import CaptureState
 
 PATH = re.compile(r"/traces/([^/]{1,40})")
+UNDER_WAY: Mapping[str, str] = {
+    CaptureState.REQUESTED: "The capture is requested; no agent has taken it yet.",
+    CaptureState.LEASED: "An agent has taken the capture; the job has not armed its profiler yet.",
+    CaptureState.ARMED: "The job's profiler is armed and about to record.",
+    CaptureState.RECORDING: "The job is recording.",
+    CaptureState.WRITTEN: "The recording is written; its traces are on their way to the server.",
+    CaptureState.UPLOADED: "The analysis is under way.",
+}
+"""What an unfinished capture is at."""
 
 
 def title(key: str) -> str:
@@ -252,10 +261,9 @@ def _may_again(view: View, read: _Read) -> tuple[bool, str]:
 
 def _no_analysis(view: View, read: _Read) -> Node:
     capture = read.capture
-    if capture.state == CaptureState.UPLOADED:
-        return empty(
-            "The analysis is under way.", "This page shows it when it is there; if nothing comes:", "tightship doctor"
-        )
+    if under_way([capture]):
+        stage = UNDER_WAY.get(capture.state, "The capture is under way.")
+        return empty(stage, "This page shows the analysis when it is there; if nothing comes:", "tightship doctor")
     if not any(rank.url for rank in capture.ranks):
         return empty(
             "There is nothing to analyze.",
@@ -267,9 +275,7 @@ def _no_analysis(view: View, read: _Read) -> Node:
     return html.Div(
         [
             html.P(fmt.name(f"{read.why}.", limit=400)),
-            html.P([button, " ", html.Span(why if disabled else "", className="quiet")]),
-            html.P("Or from a shell, on the server's host:", className="quiet"),
-            command(f"curl -X POST http://127.0.0.1:8050/api/v1/captures/{capture.capture}/analysis"),
+            html.P([button, " ", html.Span(why, className="quiet")]),
         ],
         className="empty",
     )

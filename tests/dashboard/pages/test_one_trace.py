@@ -12,6 +12,7 @@ import pytest
 from captured import a_capture, analyze_capture, begin, recorded
 from plotly.utils import PlotlyJSONEncoder
 from rank_jobs import traces_of
+from records import ask, lease_of, reported
 from sqlalchemy import select
 
 from tightship_analyzers.analysis.from_files import analyze_paths
@@ -38,7 +39,7 @@ from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.analysis.skew import RankComparison, RankSkew
 from tightship_platform.results.packed import pack
 from tightship_platform.units import format_frac, format_ns, now_ns
-from tightship_platform.vocabulary import Bucket
+from tightship_platform.vocabulary import Bucket, CaptureState
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 HOSTILE = "<img src=x onerror=alert(1)>%{customdata}`rm -rf`\u202eevil"
@@ -96,7 +97,7 @@ def test_without_an_analysis_it_says_why_and_what_to_do(database: Database, tmp_
         whole = get_analysis(session, key)
         session.scalars(select(CaptureAnalysis)).one().body = pack(whole, version=VERSION + 1)
     old = tell(database, key)
-    assert "this release reads" in old and "trace-again" in old and "curl -X POST" in old
+    assert "this release reads" in old and "trace-again" in old and "as after an upgrade" in old and "curl" not in old
     assert "lacks the scope" in tell(database, key, may_capture=False)
     with database.session() as session:
         captures.analyze_again(session, key)
@@ -104,6 +105,24 @@ def test_without_an_analysis_it_says_why_and_what_to_do(database: Database, tmp_
     assert analyze_capture(database, artifacts, key)
     again = tell(database, key)
     assert "Critical path" in again and " Rank 0 of " in again
+
+
+def test_while_a_capture_is_under_way_it_says_how_far_it_is(database: Database) -> None:
+    with database.session() as session:
+        begin(session)
+        key = captures.request(session, ask("a1"), now=now_ns()).key
+    shown = {"requested": tell(database, key)}
+    with database.session() as session:
+        captures.lease(session, lease_of("a1"), now=now_ns())
+    shown["leased"] = tell(database, key)
+    for state in ("armed", "recording", "written"):
+        with database.session() as session:
+            captures.report(session, key, reported(state, ranks=[0]), now=now_ns())
+        shown[state] = tell(database, key)
+    for state, page in shown.items():
+        assert one_trace.UNDER_WAY[state] in page and "nothing to analyze" not in page
+        assert '"disabled": false' in page, "it follows the capture"
+    assert set(one_trace.UNDER_WAY) == {state for state in CaptureState if not state.is_final}
 
 
 @pytest.mark.parametrize("content", [b"no trace at all", b""])
