@@ -21,6 +21,9 @@ def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) ->
     BEFORE and AFTER are traces as torch.profiler or Kineto writes them (.json or .json.gz), URLs, or folders, whose
     traces count as the ranks of one run. Times are per step and rank; where a trace on either side holds no steps, per
     recording.
+
+    The first line compares whole steps, as `tightship analyze` does. The tables are of the whole recording, without the
+    last marked step, divided by all the steps in it.
     """
     from tightship_analyzers.analysis.diff_from_files import diff_paths
 

@@ -100,7 +100,8 @@ def _headline(result: OfflineDiff) -> str:
 
 def _side(group: Group) -> str:
     traces, steps = len(group.traces), group.totals.steps
-    counted = f"{plural(traces, 'trace')}, {plural(steps, 'step') if steps else 'no steps'}"
+    recorded = f"{plural(steps, 'step')} in the whole recording ({group.account.steps} whole)" if steps else "no steps"
+    counted = f"{plural(traces, 'trace')}, {recorded}"
     return f"{printable(group.path)}: {counted}, {', '.join(map(printable, group.account.devices))}"
 
 

@@ -135,6 +135,7 @@ def test_the_first_line_says_how_the_step_changed_and_where(tmp_path: Path) -> N
     after = write_steps(tmp_path / "b", step_ns=150_000, kernel_ns=110_000, device="Tesla V100")
     said = run(before, after).output
     assert said.startswith("A step went from 100 µs to 150 µs, 50.0 % longer: productive +50.0 µs.\n")
+    assert "1 trace, 2 steps in the whole recording (2 whole), NVIDIA A100" in said
     assert "The devices differ" in said and "NVIDIA A100" in said and "Tesla V100" in said
     same = run(before, before).output
     assert same.startswith("A step takes 100 µs, as before (100 µs).\n") and "devices differ" not in same
