@@ -53,6 +53,13 @@ PART_COLOUR: dict[str, str] = {
 }
 """Parts of a critical path."""
 
+LANE_COLOUR: dict[str, str] = {
+    "device": BUCKET_COLOUR[Bucket.PRODUCTIVE],
+    "host": BUCKET_COLOUR[Bucket.HOST],
+    "frames": BUCKET_COLOUR[Bucket.CHECKPOINT],
+}
+"""Lanes of a timeline; their text is dark in both themes (contrast above 4.5:1)."""
+
 
 def bucket_label(bucket: str) -> str:
     """The label of a bucket; of one that only a newer release knows its own word."""

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from dash import dcc, html
 
-from tightship_dashboard.figures.palette import RUN_COLOUR
+from tightship_dashboard.figures.palette import run_colour
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, Link
 from tightship_platform.units import unbroken
@@ -71,11 +71,9 @@ def time_of(time_ns: int | None, zone: ZoneInfo, *, reason: str = "not recorded"
 
 def state_word(state: str) -> Node:
     """The state of a run: a dot and always the word."""
-    known = state in RunState.__members__.values()
-    colour = RUN_COLOUR[RunState(state)] if known else "currentColor"
     live = " live" if state == RunState.RUNNING else ""
     return html.Span(
-        [html.Span(className=f"dot{live}", style={"background": colour}), fmt.name(state)], className="state"
+        [html.Span(className=f"dot{live}", style={"background": run_colour(state)}), fmt.name(state)], className="state"
     )
 
 

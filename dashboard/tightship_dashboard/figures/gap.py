@@ -5,9 +5,9 @@ from __future__ import annotations
 from dash import html
 
 from tightship_analyzers.report import gap_lanes
+from tightship_analyzers.report.palette import LANE_COLOUR
 from tightship_dashboard.figures import chart
 from tightship_dashboard.figures.elements import Node
-from tightship_dashboard.figures.palette import LANE_COLOUR
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.results.evidence import Gap, GapSpan
 from tightship_platform.units import NS_PER_MS, format_ns, plural, unbroken
@@ -16,7 +16,7 @@ ROW = 24
 """Height of one row of spans in pixels."""
 SHADE = "rgba(207, 123, 0, 0.15)"
 INK = "#14161a"
-"""Text on the colours of the lanes, in both themes (contrast above 5:1)."""
+"""Text on the colours of the lanes, in both themes (contrast above 4.5:1)."""
 
 
 def figure(gap: Gap) -> chart.Spec:

@@ -1,7 +1,8 @@
 """Tables that sort, filter and export. Rows hold plain values to sort by; what is shown stands beside them.
 
 A row is a dict with an `id`. For a column `x`: `x` is the value (a number, or text), `x_text` what is shown, `x_href`
-where it leads, `x_why` why it is missing. assets/grids.js draws them; text never becomes HTML.
+where it leads, `x_why` why it is missing, `x_colour` the colour of a state. assets/grids.js draws them; text never
+becomes HTML.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ RUN_COLOUR: dict[RunState, str] = {
     RunState.FAILED: "#DC3E1A",
     RunState.LOST: "#7D6B00",
 }
+UNKNOWN_STATE = "#929292"
+"""Of a state that only a newer server knows."""
 
 CAPTURE_STAGES: tuple[CaptureState, ...] = (
     CaptureState.REQUESTED,
@@ -26,7 +28,6 @@ CAPTURE_STAGES: tuple[CaptureState, ...] = (
 )
 """The way of a capture that goes well, in order."""
 
-LANE_COLOUR = {"device": "#009E73", "host": "#C562A2", "frames": "#3A96D6"}
 CAPTURE_MARK = "#DC3E1A"
 SERIES = ("#3A96D6", "#CF7B00", "#009E73", "#C562A2", "#1869D4", "#DC3E1A", "#7555A7", "#7D6B00")
 """For lines that are not buckets: devices and ranks."""
@@ -34,6 +35,11 @@ CHOSEN = "#CF7B00"
 """The window that a plan takes, among all."""
 LIMIT = "#DC3E1A"
 """What may be used at most."""
+
+
+def run_colour(state: str) -> str:
+    """The colour of a run's state."""
+    return RUN_COLOUR[RunState(state)] if state in RunState.__members__.values() else UNKNOWN_STATE
 
 
 def has_contrast(colour: str, paper: str) -> bool:

@@ -12,6 +12,7 @@ from dash.exceptions import PreventUpdate
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.account import NO_TRACE
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
+from tightship_dashboard.figures.palette import run_colour
 from tightship_dashboard.pages.live import LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
@@ -243,6 +244,7 @@ def _row(run: Run, view: View, by: str | None) -> grid.Row:
     row: grid.Row = {
         "id": run.run,
         "state": run.state,
+        "state_colour": run_colour(run.state),
         "run": run.run,
         "run_href": run_href(run.run),
         "workflow": fmt.name(run.workflow),

@@ -17,6 +17,7 @@ from tightship_analyzers.offload_planner.requests import Progress, answer_of, pr
 from tightship_analyzers.offload_planner.sources import command_for
 from tightship_dashboard.figures import fit
 from tightship_dashboard.figures.elements import Node, attrs, empty, notice, prose, question, sentence
+from tightship_dashboard.figures.palette import RUN_COLOUR
 from tightship_dashboard.pages import fit_form
 from tightship_dashboard.pages.fit_request import FIELDS, FormState, checked
 from tightship_dashboard.pages.view import View, current_view
@@ -29,7 +30,7 @@ from tightship_platform.queries.runs import get_run
 from tightship_platform.results.run import RunDetail
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, format_bytes
-from tightship_platform.vocabulary import PlanState
+from tightship_platform.vocabulary import PlanState, RunState
 
 PATH = "/will-it-fit"
 QUESTION = "Will it fit, and how fast?"
@@ -162,7 +163,8 @@ def _progress(view: View, key: str, progress: Progress, workflow: str | None) ->
         stage = f"Planning: {progress.stage} …"
         if progress.state is PlanState.REQUESTED and progress.waited_ns > SLOW_NS:
             stage += " Other plans may come first; if nothing happens, see that `tightship worker` runs."
-        steps = html.P([html.Span(className="dot running live"), html.Span(prose(stage))], className="quiet")
+        dot = html.Span(className="dot live", style={"background": RUN_COLOUR[RunState.RUNNING]})
+        steps = html.P([dot, html.Span(prose(stage))], className="quiet")
         return no_update, html.Div(steps, role="status")
     run = None
     with view.database.session() as session:

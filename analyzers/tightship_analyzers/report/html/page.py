@@ -8,7 +8,7 @@ from tightship_analyzers.report.html.figures import section_body
 from tightship_analyzers.report.html.findings import findings_section
 from tightship_analyzers.report.html.markup import Content, Markup, bar, element, table, text
 from tightship_analyzers.report.model import RankTime, Report, report_of
-from tightship_analyzers.report.palette import BUCKET_COLOUR, bucket_label
+from tightship_analyzers.report.palette import BUCKET_COLOUR, LANE_COLOUR, bucket_label
 from tightship_analyzers.report.sentences import ranks_on, whole_of
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.units import format_frac, format_ns, plural
@@ -53,7 +53,9 @@ def _header(result: RunAnalysis, report: Report) -> list[Markup]:
 
 def _style() -> str:
     sheet = resources.files(__package__ or "").joinpath("page.css").read_text(encoding="utf-8")
-    return sheet + "\n".join(f".{bucket} {{ background: {colour}; }}" for bucket, colour in BUCKET_COLOUR.items())
+    rules = [f".{bucket} {{ background: {colour}; }}" for bucket, colour in BUCKET_COLOUR.items()]
+    rules += [f"svg.gap .{lane} {{ fill: {colour}; }}" for lane, colour in LANE_COLOUR.items()]
+    return sheet + "\n".join(rules)
 
 
 def _section(name: str, title: str, content: Content) -> Markup:

@@ -43,7 +43,7 @@
     return React.createElement(
       "span",
       { className: "state" },
-      React.createElement("span", { className: "dot " + (/^[a-z]+$/.test(props.value) ? props.value : "") }),
+      React.createElement("span", { className: "dot", style: { background: beside(props, "_colour") } }),
       functions.shownText(props)
     );
   };
