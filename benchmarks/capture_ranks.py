@@ -1,7 +1,7 @@
 """What a worker needs for a capture of many ranks: peak memory and processor seconds of each piece of its analysis.
 
 Uploads captures of 1, 2 and --ranks ranks whose traces differ in the rank only, and does their pieces as a worker does,
-each in a process of its own: one piece per rank, and the one that joins them. The largest piece of the large capture
+each in its own process: one piece per rank, and the one that joins them. The largest piece of the large capture
 has to fit the memory of two ranks read at once.
 
     python benchmarks/capture_ranks.py [--ranks 64] [--megabytes 50] [--json-only]

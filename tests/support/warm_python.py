@@ -1,7 +1,7 @@
 """A Python that has imported torch and runs every script in a fork of itself.
 
 Importing torch costs two processor seconds, and what its optimizers import when the first one is made costs two more.
-A script that is run here finds all that imported; else it sees what it sees in a process of its own: environment,
+A script that is run here finds all that imported; else it sees what it sees in its own process: environment,
 folder, arguments and output, the `sitecustomize` of its PYTHONPATH, and an interpreter that ends as always.
 
 Not for what has to happen before torch is imported, nor for recordings that an agent asks for: Kineto's thread does not

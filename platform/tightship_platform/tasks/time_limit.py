@@ -1,4 +1,4 @@
-"""A task whose time is over, told apart from all that may go wrong in it."""
+"""The end of a task's time, apart from all else that may go wrong in it."""
 
 from __future__ import annotations
 
