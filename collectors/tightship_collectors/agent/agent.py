@@ -32,7 +32,7 @@ from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.host import HostSource
 from tightship_platform import __version__
 from tightship_platform.client import ApiClient
-from tightship_platform.processes.liveness import leave_pulse
+from tightship_platform.processes.liveness import report_alive
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.wire import Batch, Heartbeat, LiveRun, RankRecord
@@ -183,7 +183,7 @@ class Agent:
         if due:
             self._flush_at_s = time.monotonic() + FLUSH_S
             with contextlib.suppress(OSError):  # a full disk: the spool says so
-                leave_pulse(self._settings.home, "agent")
+                report_alive(self._settings.home, "agent")
 
     # ---- passing on --------------------------------------------------------------------------------------------------
 

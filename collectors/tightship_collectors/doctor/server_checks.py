@@ -15,7 +15,7 @@ from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
 from tightship_platform.client import ANSWER_S, API, CONNECT_S
 from tightship_platform.errors import Invalid
-from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
+from tightship_platform.processes.liveness import FRESH_S, liveness_age_s
 from tightship_platform.results.codec import decode
 from tightship_platform.results.health import Health, StoreHealth
 from tightship_platform.results.host import Host
@@ -40,7 +40,7 @@ def server_checks(settings: Settings) -> Iterator[Check]:
             why = str(error) or type(error).__name__
             advice = "start one with `tightship up`, or set TIGHTSHIP_SERVER"
             yield Check(check="server", state=WRONG, detail=f"{settings.server}: {why}", advice=advice)
-            yield _agent_by_pulse(settings)
+            yield _agent_by_liveness(settings)
             return
         yield _server(settings, health)
         yield _database(health)
@@ -127,7 +127,7 @@ def _token(settings: Settings, http: httpx.Client) -> Check:
 def _agent(settings: Settings, http: httpx.Client) -> Check:
     answer = http.get("/hosts")
     if not answer.is_success:
-        return _agent_by_pulse(settings)
+        return _agent_by_liveness(settings)
     host = next((h for h in decode(list[Host], answer.json(), "hosts") if h.host == settings.host_name), None)
     if host is None:
         detail = f"the server never heard of host {settings.host_name}"
@@ -154,8 +154,8 @@ def _agent(settings: Settings, http: httpx.Client) -> Check:
     return Check(check="agent", state=OK, detail=detail)
 
 
-def _agent_by_pulse(settings: Settings) -> Check:
-    age_s = pulse_age_s(settings.home, "agent")
+def _agent_by_liveness(settings: Settings) -> Check:
+    age_s = liveness_age_s(settings.home, "agent")
     if age_s is not None and age_s <= FRESH_S:
         detail = f"alive {age_s:.0f} s ago by its file in {settings.home}; the server was not asked"
         return Check(check="agent", state=NOTE, detail=detail)
@@ -167,7 +167,7 @@ def _agent_by_pulse(settings: Settings) -> Check:
 
 def _worker(settings: Settings) -> Iterator[Check]:
     """Only where the worker shares this home does it leave a sign of life here."""
-    age_s = pulse_age_s(settings.home, "worker")
+    age_s = liveness_age_s(settings.home, "worker")
     if age_s is None:
         return
     detail = f"last sign of life {age_s:.0f} s ago in {settings.home}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tightship_platform.client import ApiClient
 from tightship_platform.errors import TightshipError
-from tightship_platform.processes.liveness import FRESH_S, pulse_age_s
+from tightship_platform.processes.liveness import FRESH_S, liveness_age_s
 from tightship_platform.results.codec import decode
 from tightship_platform.results.host import Host
 from tightship_platform.settings import Settings, load_settings
@@ -34,9 +34,9 @@ def _agent(settings: Settings) -> str | None:
     return f"the server never heard of {settings.host_name!r}"
 
 
-def _pulse(part: str) -> Callable[[Settings], str | None]:
+def _liveness(part: str) -> Callable[[Settings], str | None]:
     def check(settings: Settings) -> str | None:
-        age_s = pulse_age_s(settings.home, part)
+        age_s = liveness_age_s(settings.home, part)
         if age_s is None:
             return f"no sign of life in {settings.home}"
         return None if age_s <= FRESH_S else f"its last sign of life is {age_s:.0f} s old"
@@ -47,8 +47,8 @@ def _pulse(part: str) -> Callable[[Settings], str | None]:
 CHECKS: dict[str, Callable[[Settings], str | None]] = {
     "server": _server,
     "agent": _agent,
-    "worker": _pulse("worker"),
-    "beat": _pulse("beat"),
+    "worker": _liveness("worker"),
+    "beat": _liveness("beat"),
 }
 """Part → a function that says what is wrong; null: nothing."""
 

@@ -18,14 +18,14 @@ def _file(home: Path, part: str) -> Path:
     return home / "liveness" / part
 
 
-def leave_pulse(home: Path, part: str) -> None:
+def report_alive(home: Path, part: str) -> None:
     """Say that `part` is alive now."""
     file = _file(home, part)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file.touch()
 
 
-def pulse_age_s(home: Path, part: str) -> float | None:
+def liveness_age_s(home: Path, part: str) -> float | None:
     """Seconds since `part` last said that it is alive; null when it never did."""
     try:
         return max(0.0, time.time() - _file(home, part).stat().st_mtime)

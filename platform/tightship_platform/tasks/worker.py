@@ -16,13 +16,13 @@ from celery.beat import PersistentScheduler, Service
 from celery.platforms import SecurityWarning
 
 from tightship_platform.logs import configure_logging
-from tightship_platform.processes.liveness import hold_lock, leave_pulse
+from tightship_platform.processes.liveness import hold_lock, report_alive
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import create_celery, shown_url
 
 log = logging.getLogger(__name__)
 
-PULSE_S = 5.0
+LIVENESS_S = 5.0
 MAX_CHILD_KIB = 3 * 1024 * 1024
 """A pool process that has grown beyond this is replaced after its task."""
 LAST_RESORT_S = 15.0
@@ -50,11 +50,11 @@ class Schedule(PersistentScheduler):  # type: ignore[misc]  # celery carries no 
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due; seconds until the next look."""
-        leave_pulse(self.app.tightship_home, "beat")
-        return min(float(super().tick(*args, **kwargs)), PULSE_S)
+        report_alive(self.app.tightship_home, "beat")
+        return min(float(super().tick(*args, **kwargs)), LIVENESS_S)
 
 
-class _Pulse(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
+class _Liveness(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
     """Leaves the worker's sign of life, and ends the worker when its embedded beat has died."""
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Beat")
@@ -65,7 +65,7 @@ class _Pulse(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries n
 
     def start(self, worker: Any) -> None:
         self._check(worker)
-        self._entry = worker.timer.call_repeatedly(PULSE_S, self._check, (worker,))
+        self._entry = worker.timer.call_repeatedly(LIVENESS_S, self._check, (worker,))
 
     def stop(self, worker: Any) -> None:
         if self._entry is not None:
@@ -73,7 +73,7 @@ class _Pulse(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries n
             self._entry = None
 
     def _check(self, worker: Any) -> None:
-        leave_pulse(worker.app.tightship_home, "worker")
+        report_alive(worker.app.tightship_home, "worker")
         beat = worker.beat
         # pid: before its start there is nothing to watch.
         if beat is not None and getattr(beat, "pid", None) and not beat.is_alive():
@@ -107,7 +107,7 @@ def _prepare(settings: Settings) -> Any:
     app.conf.update(
         beat_schedule_filename=str(settings.home / "beat-schedule"),
         beat_scheduler=Schedule,
-        beat_max_loop_interval=PULSE_S,
+        beat_max_loop_interval=LIVENESS_S,
     )
     return app
 
@@ -140,7 +140,7 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     signals.worker_shutting_down.connect(stop, weak=False)
     # Celery's signal handlers write advice about Ctrl-C to the original stdout, past the logs; without one they do not.
     vars(sys)["__stdout__"] = None
-    app.steps["worker"].add(_Pulse)
+    app.steps["worker"].add(_Liveness)
     worker = app.Worker(
         pool="prefork",
         concurrency=concurrency,
