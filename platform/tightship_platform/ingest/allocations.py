@@ -1,6 +1,6 @@
 """Allocations: which run holds which device, from when to when.
 
-[Note: holding] An `AllocationRecord` is known by run, device and start; the end that it tells is final for that start.
+[Note: allocations] An `AllocationRecord` is known by run, device and start; the end that it tells is final for that start.
 The rows of one run and device never overlap, in whatever order records and heartbeats come:
 - a row whose end is not known yet ends where the next one begins, until its own end is reported;
 - what a heartbeat opened within an interval that a record tells is part of that interval;
@@ -26,7 +26,7 @@ Rows = defaultdict[tuple[int, int], list[Allocation]]
 def apply_allocations(
     session: Session, runs: Mapping[str, Run], device_ids: Mapping[str, int], records: Sequence[AllocationRecord]
 ) -> None:
-    """Apply checked records; the runs are locked. See [Note: holding]."""
+    """Apply checked records; the runs are locked. See [Note: allocations]."""
     rows = _rows(session, [runs[key].id for key in {record.run for record in records}])
     for record in records:
         run = runs[record.run]
@@ -62,7 +62,7 @@ def hold_now(session: Session, run: Run, live: LiveRun, device_ids: Mapping[str,
 
 
 def close_allocations(session: Session, run: Run) -> None:
-    """The run has ended: so has all holding."""
+    """The run has ended: so have its allocations."""
     for held in _rows(session, [run.id]).values():
         for row in held:
             row.end_ns = _clip(run, row.start_ns, row.end_ns)

@@ -14,7 +14,7 @@ Interval = tuple[int, int]
 
 
 def held_intervals(session: Session, run_ids: Sequence[int]) -> dict[int, dict[int, list[Interval]]]:
-    """run id → device id → intervals (start_ns, end_ns), disjoint and in order. See [Note: holding].
+    """run id → device id → intervals (start_ns, end_ns), disjoint and in order. See [Note: allocations].
 
     An allocation that is still open reaches to the run's end, or to the last sign of life while there is none.
     """

@@ -1,4 +1,4 @@
-"""Allocations on both databases: one holding, whoever reports it and in whatever order."""
+"""Allocations on both databases: one allocation, whoever reports it and in whatever order."""
 
 from __future__ import annotations
 
