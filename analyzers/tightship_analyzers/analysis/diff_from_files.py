@@ -48,7 +48,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineDiff:
+class DiffFromFiles:
     """Two sides and how they differ."""
 
     before: Group
@@ -66,7 +66,7 @@ class OfflineDiff:
         )
 
 
-def diff_paths(before: str, after: str, *, all_steps: bool = False, progress: bool = False) -> OfflineDiff:
+def diff_paths(before: str, after: str, *, all_steps: bool = False, progress: bool = False) -> DiffFromFiles:
     """Read both sides, one trace at a time, and compare them.
 
     Without `all_steps` the last marked step of each trace, which recording usually cut off, is left out.
@@ -77,7 +77,7 @@ def diff_paths(before: str, after: str, *, all_steps: bool = False, progress: bo
     found = trace_diff(sides[0].totals, sides[1].totals)
     if isinstance(found, NotApplicable):
         raise TightshipError(f"Nothing to compare: the diff {found.reason}")
-    return OfflineDiff(before=sides[0], after=sides[1], diff=found)
+    return DiffFromFiles(before=sides[0], after=sides[1], diff=found)
 
 
 def _group(path: str, *, progress: bool, all_steps: bool) -> Group:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tightship_analyzers.analysis.diff_from_files import Group, OfflineDiff
+from tightship_analyzers.analysis.diff_from_files import DiffFromFiles, Group
 from tightship_analyzers.metrics.trace_diff import SAME_FRAC, Change, DiffRow, Part
 from tightship_platform.terminal import Column, print_table, printable
 from tightship_platform.text import label
@@ -43,7 +43,7 @@ BESIDES_CHARS = 62
 """What the other columns take of a terminal's width."""
 
 
-def print_diff(result: OfflineDiff, *, limit: int) -> None:
+def print_diff(result: DiffFromFiles, *, limit: int) -> None:
     """The `limit` largest changes of each part, and how many more there are."""
     console = Console(highlight=False)
     room = max(console.width - BESIDES_CHARS, LEAST_CHARS) if console.is_terminal else PLAIN_CHARS
@@ -73,7 +73,7 @@ def print_diff(result: OfflineDiff, *, limit: int) -> None:
         console.print(Text(f"warning: {printable(line)}"), soft_wrap=True)
 
 
-def _headline(result: OfflineDiff) -> str:
+def _headline(result: DiffFromFiles) -> str:
     """How long a step was and is, and which part of it changed most."""
     before, after = result.before.account, result.after.account
     if before.step_ns is None or after.step_ns is None:
