@@ -46,7 +46,7 @@ class Scope(StrEnum):
 
     @property
     def unit(self) -> SavingUnit:
-        """Unit of the savings; of a trace without steps see `claiming.unit_of`."""
+        """Unit of the savings; of a trace without steps see `findings.claim.unit_of`."""
         return SavingUnit.DEVICE_TIME if self is Scope.SAMPLES else SavingUnit.STEP
 
 

@@ -1,4 +1,4 @@
-"""What becomes of savings: overlap, distortion by recording, the pace outside of captures, several ranks."""
+"""What becomes of savings: overlap, profiling overhead, the pace outside of captures, several ranks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class TestOverlap:
             assert 0 <= claim.low_ns <= claim.saving_ns <= claim.high_ns <= STEPS.mean_ns
 
 
-class TestDistortion:
+class TestProfilingOverhead:
     def test_the_added_time_may_sit_anywhere(self) -> None:
         reported = correct_for_overhead(finding("a", (0, 1200), low=1000, high=1400), traced_ns=1000, untraced_ns=800)
         assert (reported.saving.value, reported.saving.low, reported.saving.high) == (480, 300, 700)
