@@ -1,6 +1,6 @@
 """Allocations: which run holds which device, from when to when.
 
-[Note: allocations] An `AllocationRecord` is known by run, device and start; the end that it tells is final for that start.
+[Note: allocations] An `AllocationRecord` is known by run, device and start; its end is final for that start.
 The rows of one run and device never overlap, in whatever order records and heartbeats come:
 - a row whose end is not known yet ends where the next one begins, until its own end is reported;
 - what a heartbeat opened within an interval that a record tells is part of that interval;
