@@ -77,19 +77,19 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
 def traced_buckets(session: Session, run: Run, phases: Phases) -> Mapping[str, int]:
     """Bucket → ns that the run's traces saw in it, all ranks and captures together.
 
-    Those without whole steps only where `tells` says so.
+    Those without whole steps only where `represents_run` says so.
     """
     totals: dict[str, int] = {}
     summaries = session.scalars(select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None)))
     for summary in summaries:
-        if not tells(summary, phases):
+        if not represents_run(summary, phases):
             continue
         for bucket, ns in (summary.get("buckets") or {}).items():
             totals[bucket] = totals.get(bucket, 0) + int(ns)
     return totals
 
 
-def tells(summary: Mapping[str, Any], phases: Phases) -> bool:
+def represents_run(summary: Mapping[str, Any], phases: Phases) -> bool:
     """Does an analysed trace say how its run works? One with whole steps does. A recording without any does if the run
     makes no steps at all, or if it was taken between the first and the last one: a long step looks like that, but so
     does start-up."""

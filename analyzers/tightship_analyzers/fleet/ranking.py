@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.fleet.account import Phases, stepping_ns
-from tightship_analyzers.fleet.accounting import tells
+from tightship_analyzers.fleet.accounting import represents_run
 from tightship_analyzers.fleet.history import read_phases
 from tightship_analyzers.fleet.opportunities import (
     Claim,
@@ -105,7 +105,7 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
     traces = select(Trace).where(Trace.run_id.in_(ids), Trace.analyzed_ns.is_not(None), Trace.error.is_(None))
     for trace in session.scalars(traces.order_by(Trace.id)):
         if trace.summary.get("steps") or (
-            trace.summary.get("saving_unit") and tells(trace.summary, phases(trace.run_id))
+            trace.summary.get("saving_unit") and represents_run(trace.summary, phases(trace.run_id))
         ):
             # A trace without a capture was imported by itself.
             group = trace.capture_id if trace.capture_id is not None else -trace.id

@@ -22,7 +22,7 @@ from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import Failed, Finding, NotApplicable, TraceRule
 from tightship_analyzers.fleet.account import Phases
-from tightship_analyzers.fleet.accounting import tells
+from tightship_analyzers.fleet.accounting import represents_run
 from tightship_analyzers.report.html.page import page
 from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_analyzers.trace.model import Trace
@@ -170,6 +170,8 @@ def test_which_traces_say_how_a_run_works() -> None:
     recorded = {"steps": 0, "saving_unit": "ns/recording", "window_start_ns": 50}
     none, stepping = Phases(), Phases(first_step_ns=40, last_step_ns=60)
     starting = Phases(first_step_ns=55, last_step_ns=60)
-    assert tells(recorded, none) and tells(recorded, stepping) and not tells(recorded, starting)
-    assert not tells({"steps": 0, "window_start_ns": 50}, none), "analysed before recordings were judged"
-    assert tells({"steps": 2}, starting)
+    assert (
+        represents_run(recorded, none) and represents_run(recorded, stepping) and not represents_run(recorded, starting)
+    )
+    assert not represents_run({"steps": 0, "window_start_ns": 50}, none), "analysed before recordings were judged"
+    assert represents_run({"steps": 2}, starting)
