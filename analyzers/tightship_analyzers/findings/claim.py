@@ -53,7 +53,7 @@ def time_of(facts: Facts, total_ns: int) -> str:
     return f"{format_ns(total_ns // window.count)} of a {unit_of(facts).whole} of {format_ns(window.mean_ns)}"
 
 
-def each(facts: Facts) -> str:
+def per_step_suffix(facts: Facts) -> str:
     """The unit of a figure: `a step` where it was divided by the steps, else `in all`, of a recording."""
     return "a step" if facts[Window].of_steps else "in all"
 

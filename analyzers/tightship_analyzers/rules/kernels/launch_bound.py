@@ -42,7 +42,7 @@ from tightship_analyzers.facts.idle.dispatch_gaps import DispatchGaps
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import claim, each, is_worth, mostly_in, one_place, share_of, time_of
+from tightship_analyzers.findings.claim import claim, is_worth, mostly_in, one_place, per_step_suffix, share_of, time_of
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
@@ -88,13 +88,13 @@ def judge(facts: Facts) -> Judgement:
             gap="host dispatch",
             evidence=[
                 fact(
-                    f"{plural(len(computing) // window.count, 'kernel')} {each(facts)}, half of them shorter than "
+                    f"{plural(len(computing) // window.count, 'kernel')} {per_step_suffix(facts)}, half of them shorter than "
                     f"{format_ns(median_ns)}",
                     median_ns,
                     "ns",
                 ),
                 fact(
-                    f"{plural(len(gaps.spans) // window.count, 'gap')} {each(facts)}, "
+                    f"{plural(len(gaps.spans) // window.count, 'gap')} {per_step_suffix(facts)}, "
                     f"{time_of(facts, claims.measure_ns)}",
                     len(gaps.spans),
                     "gaps",
