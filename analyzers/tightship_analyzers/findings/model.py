@@ -40,7 +40,7 @@ class Scope(StrEnum):
     TRACE = "trace"
     """One rank's trace; needs are classes under `facts/`; savings are in ns/step, without steps in ns/recording."""
     RANKS = "ranks"
-    """The traces of several ranks side by side; savings are in ns/step."""
+    """The traces of several ranks, compared; savings are in ns/step."""
     SAMPLES = "samples"
     """A run's samples and steps over its life; savings are in ns of device time."""
 
@@ -92,7 +92,7 @@ class Finding:
     """The time that would go, absolute ns; of a `bound` its measure is the saving's value times the steps (once
     for a recording)."""
     rank: int | None = None
-    """The rank that it is about, of several side by side; None where one trace was judged."""
+    """The rank that it is about, of several that are compared; None where one trace was judged."""
     without: Edits | None = None
     """The program without the defect. Where the trace's dependency graph reproduces the measured steps, it is run again
     with these edits and gives the value of the saving (`simulated`); the rule's low and high keep their proportion to
@@ -143,7 +143,7 @@ class TraceRule(Rule):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankRule(Rule):
-    """Judges the traces of several ranks side by side."""
+    """Compares the traces of several ranks."""
 
     scope: ClassVar[Scope] = Scope.RANKS
     needs: ClassVar[tuple[type[ComparedRanks]]] = (ComparedRanks,)

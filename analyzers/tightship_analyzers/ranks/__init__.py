@@ -1,4 +1,4 @@
-"""The ranks of one run side by side: who arrives when at each collective, and who keeps the others waiting.
+"""Rank comparison: who arrives when at each collective, and who keeps the others waiting.
 
     arrivals = {rank: collective_arrivals(trace) for rank, trace in traces.items()}
     found = arrival_skew(arrivals)                           # or NotApplicable

@@ -1,4 +1,4 @@
-"""Ranks side by side: who arrives when, who keeps whom waiting, and on whose clock."""
+"""Rank comparison: who arrives when, who keeps whom waiting, and on whose clock."""
 
 from __future__ import annotations
 

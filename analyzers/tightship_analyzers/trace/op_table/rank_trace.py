@@ -1,7 +1,7 @@
 """One rank of an op table as a canonical trace, so that whatever judges traces judges it too.
 
 [Note: an op table as a trace] An operation is an event of the device: computation in one stream, each kind of transfer
-in one each. Collectives carry group and number, so that ranks can be put side by side. A table knows no host:
+in one each. Collectives carry group and number, so that ranks can be compared. A table knows no host:
 analyses that need operators, launches or stacks say so. Only a collection of garbage, which tables list, is put where
 traces have it, as a Python frame. Tables pick steps out of a long run and count each from its own start: here they
 follow one another at once, on one clock for all ranks. The optimizer's marks, which bound steps, are the steps' ends.
