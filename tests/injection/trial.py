@@ -87,9 +87,9 @@ def run(defects: Sequence[Defect], base: Base, rng: random.Random, folder: Path)
         Outcome(
             rule=defect.rule,
             base=base.name,
-            found=_said(said, defect.rule) > _said(base.verdict, defect.rule),
+            found=_saving_of(said, defect.rule) > _saving_of(base.verdict, defect.rule),
             injected_ns=cost_ns // base.steps,
-            claimed_ns=_said(said, defect.rule) - _there(defect.rule, base),
+            claimed_ns=_saving_of(said, defect.rule) - _there(defect.rule, base),
             false=frozenset(false if number == 0 else ()),
         )
         for number, (defect, cost_ns) in enumerate(zip(defects, costs, strict=True))
@@ -135,11 +135,11 @@ def _rules(verdict: Verdict) -> set[str]:
     return {finding.rule for finding in verdict.findings}
 
 
-def _said(verdict: Verdict, rule: str) -> int:
+def _saving_of(verdict: Verdict, rule: str) -> int:
     return sum(finding.saving.value for finding in verdict.findings if finding.rule == rule)
 
 
 def _there(rule: str, base: Base) -> int:
     """What a rule counts in the recording as it is, ns a step; for some below its threshold too."""
     below = {"launch-bound": base.dispatch_frac, "exposed-communication": base.exposed_frac}
-    return max(_said(base.verdict, rule), round(below.get(rule, 0.0) * base.step_ns))
+    return max(_saving_of(base.verdict, rule), round(below.get(rule, 0.0) * base.step_ns))

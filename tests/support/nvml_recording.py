@@ -62,11 +62,11 @@ class RecordedNvml:
             raise self._error("NVML_ERROR_NOT_FOUND")
         return handle["slices"][index]
 
-    def nvmlDeviceGetFieldValues(self, handle: Any, asked: Any) -> list[Any]:  # noqa: N802
-        recorded = self._device_call("nvmlDeviceGetFieldValues", handle, (asked,))
+    def nvmlDeviceGetFieldValues(self, handle: Any, wanted: Any) -> list[Any]:  # noqa: N802
+        recorded = self._device_call("nvmlDeviceGetFieldValues", handle, (wanted,))
         by_id = {getattr(pynvml, name): value for name, value in vars(recorded).items()}
         found = []
-        for field_id, _scope in asked:
+        for field_id, _scope in wanted:
             value = pynvml.c_nvmlFieldValue_t()
             value.fieldId = field_id
             value.nvmlReturn = pynvml.NVML_SUCCESS if field_id in by_id else pynvml.NVML_ERROR_NOT_SUPPORTED

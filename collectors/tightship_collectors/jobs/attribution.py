@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 MAX_RUNS = 1000
 """More live runs on one host than this are an attack; the newest are not attributed."""
 
-MAX_REFUSALS_SAID = 20
+MAX_REFUSALS_REPORTED = 20
 """Claims refused at a time that are written to the log: nobody fills the disk with forged ones."""
 
 
@@ -130,7 +130,7 @@ class Attribution:
     def _refuse(self, run: str, why: str) -> None:
         if self._refused.get(run) != why:
             self._refused[run] = why
-            if len(self._refused) > MAX_REFUSALS_SAID:
+            if len(self._refused) > MAX_REFUSALS_REPORTED:
                 return
             LOG.warning("Claim to be part of run %s is rejected: %s", run, why)
 

@@ -70,9 +70,9 @@ def check_trace_path(path: Path) -> Path:
     return path
 
 
-def final_path(asked: Path, pid: int) -> Path:
-    """Where Kineto leaves the complete trace of `pid` when its config names `asked`."""
-    return asked.with_name(f"{asked.stem}_{pid}.json")
+def final_path(requested: Path, pid: int) -> Path:
+    """Where Kineto leaves the complete trace of `pid` when its config names `requested`."""
+    return requested.with_name(f"{requested.stem}_{pid}.json")
 
 
 def choose_start_ns(now_ns: int, tick_ns: int | None, warmup_ns: int, tries: int = 1) -> int:

@@ -55,13 +55,13 @@ class OneLine:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said = False
+        self._warned = False
 
     def __call__(self, text: str) -> None:
         with self._lock:
-            if self._said:
+            if self._warned:
                 return
-            self._said = True
+            self._warned = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or nobody reads it any more
             sys.stderr.write(f"tightship: {validation.line(text, 600)}\n")
             sys.stderr.flush()

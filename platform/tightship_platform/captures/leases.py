@@ -25,7 +25,7 @@ from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import LEASE_NS, CaptureParams, CaptureReport, ExpectedRank, Lease, LeaseRequest
 
-MAX_RUNS_ASKED = 10_000
+MAX_RUNS = 10_000
 MAX_RANKS = 100_000
 _REPORTABLE = (
     CaptureState.REQUESTED,
@@ -37,16 +37,16 @@ _REPORTABLE = (
 )
 
 
-def lease(session: Session, asked: LeaseRequest, *, now: int | None = None) -> list[Lease]:
+def lease(session: Session, request: LeaseRequest, *, now: int | None = None) -> list[Lease]:
     """Hand out at most one capture per run that the agent sees alive: the oldest that waits.
 
     A capture is handed to one agent only; while it is leased, armed or recording, others of its run wait.
     """
     now = now_ns() if now is None else now
-    host = validation.name("Host", asked.host)
-    if len(asked.runs) > MAX_RUNS_ASKED:
-        raise Invalid("Number of runs", len(asked.runs), f"at most {MAX_RUNS_ASKED}")
-    waiting = _waiting(session, [validation.key("Run", key) for key in asked.runs])
+    host = validation.name("Host", request.host)
+    if len(request.runs) > MAX_RUNS:
+        raise Invalid("Number of runs", len(request.runs), f"at most {MAX_RUNS}")
+    waiting = _waiting(session, [validation.key("Run", key) for key in request.runs])
     leases = []
     for run_id in sorted({row.run_id for row in waiting}):
         # The run's lock makes "one at a time" hold among agents; always in order of id, so that nobody deadlocks.

@@ -20,7 +20,7 @@ MAX_WAITING = 10
 """Requests that may wait for one run; more are a mistake or an attack."""
 
 
-def request(session: Session, asked: CaptureRequest, *, now: int | None = None) -> Capture:
+def request(session: Session, wanted: CaptureRequest, *, now: int | None = None) -> Capture:
     """Ask for one trace per rank of a live run. A second request waits for the first, and its `reason` says so.
 
     :raises NotFound: the target is neither a run nor a workflow.
@@ -28,9 +28,9 @@ def request(session: Session, asked: CaptureRequest, *, now: int | None = None) 
     :raises Invalid: the parameters are out of range.
     """
     now = now_ns() if now is None else now
-    params = check_params(asked.params)
-    requested_by = validation.name("requested_by", asked.requested_by)
-    run = resolve_run(session, asked.target)
+    params = check_params(wanted.params)
+    requested_by = validation.name("requested_by", wanted.requested_by)
+    run = resolve_run(session, wanted.target)
     if run.state != RunState.RUNNING:
         raise Conflict(f"Run {run.key} of {run.workflow.name!r} is {run.state}; only a running run can be captured")
     waiting = _pending(session, run)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from tightship_collectors.jobs.attribution import MAX_REFUSALS_SAID, Attribution
+from tightship_collectors.jobs.attribution import MAX_REFUSALS_REPORTED, Attribution
 from tightship_collectors.jobs.processes import YOUNG_S, ProcessTable
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
@@ -381,7 +381,7 @@ def test_forged_claims_do_not_fill_the_log(proc: FakeProc, runtime_dir: Path, ca
     attribution = Attribution(runtime_dir, table=ProcessTable(proc.root))
     for _ in range(3):
         assert attribution.update() == []
-    assert len(caplog.records) == MAX_REFUSALS_SAID
+    assert len(caplog.records) == MAX_REFUSALS_REPORTED
     assert len(attribution.state().detail) <= 1000
 
 

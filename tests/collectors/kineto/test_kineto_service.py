@@ -113,10 +113,10 @@ def test_a_registration_is_answered_with_the_number_of_processes(service: Kineto
 def test_a_config_is_handed_out_once_and_only_to_its_idle_process(service: KinetoService, folder: Path) -> None:
     run = run_in(folder)
     service.update([run])
-    asked: list[int] = []
+    handed: list[int] = []
 
     def compose(now_ns: int) -> bytes:
-        asked.append(now_ns)
+        handed.append(now_ns)
         return b"K=V\n"
 
     service.arm(run.run, ME, compose)
@@ -126,8 +126,8 @@ def test_a_config_is_handed_out_once_and_only_to_its_idle_process(service: Kinet
     assert service.handed_ns(run.run, ME) is None
     assert job.ask(poll()) == ("req", b"K=V\n")
     assert job.ask(poll()) == ("req", b"")
-    assert service.handed_ns(run.run, ME) == asked[0]
-    assert len(asked) == 1
+    assert service.handed_ns(run.run, ME) == handed[0]
+    assert len(handed) == 1
     assert service.disarm(run.run, ME) is False
     assert service.disarm(run.run, ME + 1) is True
 
