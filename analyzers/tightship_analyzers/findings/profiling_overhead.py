@@ -2,8 +2,8 @@
 
 [Note: profiling overhead] A recorded step takes T, an unrecorded one U (from the step counter, outside of the capture).
 The difference D = T − U was added by the recording, and nobody knows where in the step. So a saving V of the recorded
-step lies between max(0, V − D), if all of D sits in the time that the finding claims, and min(V, U), if none does; of U only
-what the fix can give back of any step (`Finding.most_frac`). The value keeps its share of the step: V × U / T.
+step lies between max(0, V − D), if all of D sits in the time that the finding claims, and min(V, U), if none does; of U
+only what the fix can give back of any step (`Finding.most_frac`). The value keeps its share of the step: V × U / T.
 """
 
 from __future__ import annotations

@@ -22,9 +22,7 @@ _UNDER_WAY = tuple(state for state in CaptureState if not state.is_final and sta
 
 def sources(captures: Sequence[Capture]) -> list[PlanSource]:
     """Traces to try, in the order of the captures (as `queries.captures` lists them, newest first)."""
-    return [_source(one, kept[0]) for one in captures if _has_stacks_and_shapes(one) and (kept := _kept(one))][
-        :MOST_TRIED
-    ]
+    return [_source(one, kept[0]) for one in captures if _has_shapes(one) and (kept := _kept(one))][:MOST_TRIED]
 
 
 def lacking(captures: Sequence[Capture]) -> str:
@@ -38,7 +36,7 @@ def lacking(captures: Sequence[Capture]) -> str:
     newest = captures[0]
     if newest.state not in _KEPT:
         return f"its newest capture {newest.state}: {newest.reason or 'no reason was given'}"
-    if not _has_stacks_and_shapes(newest):
+    if not _has_shapes(newest):
         without = [what for what in ("stacks", "shapes") if not getattr(newest.params, what)]
         return f"its newest trace was recorded without {' and '.join(without)}"
     return "the files of its traces were removed, or could not be read"
@@ -50,7 +48,7 @@ def command_for(workflow: str) -> str:
     return f"tightship profile --stacks --shapes --wait {end}{shlex.quote(workflow)}"
 
 
-def _has_stacks_and_shapes(capture: Capture) -> bool:
+def _has_shapes(capture: Capture) -> bool:
     return capture.params.stacks and capture.params.shapes
 
 
