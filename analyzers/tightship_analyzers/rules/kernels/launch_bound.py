@@ -88,8 +88,8 @@ def judge(facts: Facts) -> Judgement:
             gap="host dispatch",
             evidence=[
                 fact(
-                    f"{plural(len(computing) // window.count, 'kernel')} {per_step_suffix(facts)}, half of them shorter than "
-                    f"{format_ns(median_ns)}",
+                    f"{plural(len(computing) // window.count, 'kernel')} {per_step_suffix(facts)}, half of them "
+                    f"shorter than {format_ns(median_ns)}",
                     median_ns,
                     "ns",
                 ),
