@@ -93,7 +93,7 @@ class TorchJob:
         self.end_at(time.time())
         return self.process.wait(timeout_s)
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """What it printed."""
         return self.output.read_text(errors="replace")
 

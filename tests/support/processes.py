@@ -57,7 +57,7 @@ class Running:
             text=True,
             start_new_session=True,
         )
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self._unheard: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
         self._pump = threading.Thread(target=self._read, daemon=True)
@@ -98,9 +98,9 @@ class Running:
             except queue.Empty:
                 ended = self.process.poll() is not None and not self._pump.is_alive()
                 if ended or time.monotonic() > deadline:
-                    raise AssertionError(f"never heard {words!r}; heard: {self.said}") from None
+                    raise AssertionError(f"never heard {words!r}; heard: {self.lines}") from None
                 continue
-            self.said.append(line)
+            self.lines.append(line)
             self._unheard.append(line)
 
     def output(self) -> str:
@@ -112,8 +112,8 @@ class Running:
     def output_so_far(self) -> str:
         """Everything that was said until now."""
         while not self._lines.empty():
-            self.said.append(self._lines.get())
-        return "\n".join(self.said)
+            self.lines.append(self._lines.get())
+        return "\n".join(self.lines)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal it; its exit code."""

@@ -82,7 +82,7 @@ def test_a_job_that_ends_during_its_capture(rig: Rig, tmp_path: Path, draw: Draw
     job.end_at(time.time() + draw.after_s)
     key = ask(rig, job.run, **draw.params)
     exit_code = job.process.wait(90)
-    assert exit_code == expected_exit_code(draw.how, draw.ranks), job.said()[-3000:]
+    assert exit_code == expected_exit_code(draw.how, draw.ranks), job.printed()[-3000:]
     capture = outcome(rig, key)
     assert capture["state"] in ("uploaded", "analyzed") or (
         capture["state"] == "failed" and capture["reason"].startswith("run ended")

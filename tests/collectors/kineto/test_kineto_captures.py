@@ -211,17 +211,17 @@ def test_a_job_that_profiles_itself_meanwhile_lives(installation: Installation, 
         capture = outcome(installation, ask(installation, job.run, stacks=True))
         # Its own profiler goes first; a capture that it drops is tried again, but not for ever.
         assert capture["state"] == "uploaded" or capture["reason"].startswith("Kineto "), capture["reason"]
-        assert job.process.poll() is None, job.said()
+        assert job.process.poll() is None, job.printed()
     assert job.end() == 0
-    assert "profiled itself" in job.said()
+    assert "profiled itself" in job.printed()
 
 
 def test_the_job_says_nothing_about_it(installation: Installation, lasting: TorchJob) -> None:
     assert outcome(installation, ask(installation, lasting.run))["state"] == "uploaded"
-    before = lasting.said()
+    before = lasting.printed()
     installation.kill_agent()
     time.sleep(2.5)  # Kineto polls nobody, each second
-    assert lasting.said() == before
+    assert lasting.printed() == before
     installation.agent = installation.start_agent()
 
 

@@ -230,7 +230,7 @@ def test_every_service_comes_up_works_for_the_others_and_goes(fleet: Fleet) -> N
         wait_for(lambda: capture.now()["state"] == "expired", "the worker, driven by beat, to sweep")
 
     for name in OURS:
-        assert fleet.running[name].end() == 0, fleet.running[name].said
+        assert fleet.running[name].end() == 0, fleet.running[name].lines
         assert "Traceback" not in fleet.running[name].output()
         assert SECRETS["TIGHTSHIP_TOKEN"] not in fleet.running[name].output()
 

@@ -75,7 +75,7 @@ def test_a_part_that_keeps_dying_waits_longer_each_time(run: Callable[..., Runni
     running = run({"one": "import sys; print('so', flush=True); sys.exit(3)", "two": PATIENT})
     waits = [running.hear("The one").rpartition(" in ")[2] for _ in range(4)]
     assert waits == ["0.1 s", "0.2 s", "0.4 s", "0.8 s"]
-    assert "ended with exit code 3" in running.said[-1]
+    assert "ended with exit code 3" in running.lines[-1]
     assert running.end(signal.SIGINT) == 0
 
 
