@@ -118,19 +118,18 @@ def cell_text(kind: Kind, value: Cell, room: int) -> str:
 
 def idle_table(one: RankAnalysis) -> Table:
     """Idle time by cause and place, the largest first."""
-    return _caused(one, one.figures.window_idle_causes, key="idle", title="Idle time by cause and place", head="Cause")
+    return _caused(one, one.figures.window_idle_causes, key="idle", title="Idle time by cause and place")
 
 
 def exposed_table(one: RankAnalysis) -> Table:
     """Exposed communication by cause and place, the largest first."""
-    title = "Exposed communication by cause and place"
-    return _caused(one, one.figures.exposed_causes, key="exposed", title=title, head="Why no computation ran")
+    return _caused(one, one.figures.exposed_causes, key="exposed", title="Exposed communication by cause and place")
 
 
-def _caused(one: RankAnalysis, causes: Sequence[CausedTime] | None, *, key: str, title: str, head: str) -> Table:
+def _caused(one: RankAnalysis, causes: Sequence[CausedTime] | None, *, key: str, title: str) -> Table:
     window, steps = one.summary.window_ns or 1, one.summary.steps
     columns = (
-        Column("cause", head, Kind.TEXT),
+        Column("cause", "Cause", Kind.TEXT),
         Column("place", "Place", Kind.NAME),
         Column("share", "Share", Kind.SHARE),
         _per_step(one, minor=True),

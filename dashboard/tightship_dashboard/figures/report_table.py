@@ -8,7 +8,7 @@ from tightship_dashboard.figures.elements import Node
 from tightship_dashboard.sentences import formatting as fmt
 
 NAME_CHARS = 110
-WRAPPED = ("idle",)
+WRAPPED = ("idle", "exposed")
 """Tables whose rows grow with their text."""
 _UNIT = {Kind.TIME: "ns", Kind.SHARE: "0..1", Kind.BYTES: "bytes", Kind.RATE: "GB/s"}
 _WIDTH = {
