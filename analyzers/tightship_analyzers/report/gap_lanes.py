@@ -59,7 +59,7 @@ def is_idle(gap: Gap) -> bool:
     return _cause(gap) not in BUSY
 
 
-def said_of(gap: Gap) -> str:
+def description_of(gap: Gap) -> str:
     """How long the stretch is and what its cause is, in words."""
     cause, length = _cause(gap), format_ns(gap.end_ns - gap.start_ns)
     if cause in BUSY:

@@ -66,6 +66,6 @@ def draw(figure: Spec, *, graph_id: str | dict[str, str], title: str) -> Node:
     return html.Div(graph, role="figure", **attrs(aria_label=title))
 
 
-def said(text: object) -> str:
+def escaped(text: object) -> str:
     """A name from outside for a chart, where Plotly would read markup; entities show as the characters meant."""
     return markup.escape(fmt.name(text), quote=False)

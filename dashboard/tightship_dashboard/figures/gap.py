@@ -65,7 +65,7 @@ def figure(gap: Gap) -> chart.Spec:
 
 
 def _bars(spans: list[GapSpan], zero: int, top: float, colour: str, least: int) -> chart.Spec:
-    names = [chart.said(span.name) for span in spans]
+    names = [chart.escaped(span.name) for span in spans]
     lengths = [span.end_ns - span.start_ns for span in spans]
     return {
         "type": "bar",
@@ -92,7 +92,7 @@ def _bars(spans: list[GapSpan], zero: int, top: float, colour: str, least: int) 
 
 def captioned(gap: Gap, caption: Node, *, graph_id: str | dict[str, str]) -> Node:
     """The timeline between its title and its caption, which both wrap where the window is narrow."""
-    title = unbroken(fmt.name(gap_lanes.said_of(gap), limit=400))
+    title = unbroken(fmt.name(gap_lanes.description_of(gap), limit=400))
     drawing = chart.draw(figure(gap), graph_id=graph_id, title=f"{title}, in three lanes")
     return html.Figure([html.P(html.Strong(title)), drawing, html.Figcaption(caption)], className="gap")
 

@@ -151,7 +151,7 @@ def _line(row: _Row, line: Series, axis: str, colour: str, zone: ZoneInfo) -> ch
         "marker": {"color": colour, "size": 5},
         "opacity": 0.95 if len(row.series) <= FEW else 0.45,
         "connectgaps": False,
-        "text": chart.said(label),
+        "text": chart.escaped(label),
         "hovertemplate": f"%{{y:,.{row.digits}f}}{row.unit}, %{{text}}<br>%{{x|%H:%M:%S}}<extra></extra>",
     }
 
@@ -182,7 +182,7 @@ def _captures(
             "meta": "capture",
             "cliponaxis": False,
             "marker": {"symbol": "triangle-down", "size": 11, "color": CAPTURE_MARK},
-            "customdata": [[chart.said(c.capture), chart.said(c.state)] for c, _ in marked],
+            "customdata": [[chart.escaped(c.capture), chart.escaped(c.state)] for c, _ in marked],
             "hovertemplate": "capture %{customdata[0]}<br>%{customdata[1]}, %{x|%H:%M:%S}<extra></extra>",
         }
     )

@@ -63,7 +63,7 @@ def stacked(rows: Rows, colours: Mapping[str, str]) -> chart.Spec:
         lengths = [value / width if value else None for value in values]
         texts = [
             unbroken(
-                f"{chart.said(name)}: {format_ns(value)}, {format_frac(value / (sum(parts.values()) or 1))} {part}"
+                f"{chart.escaped(name)}: {format_ns(value)}, {format_frac(value / (sum(parts.values()) or 1))} {part}"
             )
             for (name, parts), value in zip(rows, values, strict=True)
         ]
@@ -83,7 +83,7 @@ def stacked(rows: Rows, colours: Mapping[str, str]) -> chart.Spec:
     steps = (chart.AXIS if lying else chart.X_AXIS) | {"showgrid": False}
     steps |= {"range": [len(rows) - 0.5, -0.5] if lying else [-0.5, len(rows) - 0.5]}
     if lying:
-        steps |= {"tickvals": places, "ticktext": [chart.said(fmt.name(name, limit=24)) for name, _ in rows]}
+        steps |= {"tickvals": places, "ticktext": [chart.escaped(fmt.name(name, limit=24)) for name, _ in rows]}
     else:
         steps |= {"title": {"text": "whole steps, in order", "standoff": 8, "font": {"size": 11}}, "tickformat": "d"}
     return {

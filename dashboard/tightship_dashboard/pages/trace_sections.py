@@ -53,9 +53,9 @@ def _section(key: str, report: Report, result: RunAnalysis) -> list[Node]:
     """One section of the report: its sentences and drawings, its first table, and one part for each other table."""
     known = report.section(key)
     if known is None:
-        return [section(ABSENT[key][0], _said(ABSENT[key][1], kind="quiet"), anchor=key)] if key in ABSENT else []
+        return [section(ABSENT[key][0], _paragraphs(ABSENT[key][1], kind="quiet"), anchor=key)] if key in ABSENT else []
     first, others = next(iter(known.tables), None), known.tables[1:]
-    body: list[Node] = [part for text in known.words for part in _said(text)]
+    body: list[Node] = [part for text in known.words for part in _paragraphs(text)]
     body += DRAWINGS[key](report.one, result) if key in DRAWINGS else []
     body += [report_table.drawn(first)] if first else []
     body += [html.H3(known.listed)] if known.listed else []
@@ -70,7 +70,7 @@ def _section(key: str, report: Report, result: RunAnalysis) -> list[Node]:
     return parts
 
 
-def _said(text: str, *, kind: str = "") -> list[Node]:
+def _paragraphs(text: str, *, kind: str = "") -> list[Node]:
     return [html.P(unbroken(fmt.name(text, limit=600)), className=kind)]
 
 
@@ -151,10 +151,10 @@ def _steps(one: RankAnalysis) -> Node | None:
 
 
 def _findings(result: RunAnalysis, report: Report, found: Found, *, several: bool) -> Node:
-    after = [part for line in report.remarks for part in _said(line)]
+    after = [part for line in report.remarks for part in _paragraphs(line)]
     if not result.findings:
         kind = "quiet" if is_clean(result) else "notice status"
-        return section("What to do", [*_said(report.advice, kind=kind), *after], anchor="what")
+        return section("What to do", [*_paragraphs(report.advice, kind=kind), *after], anchor="what")
     columns = [
         grid.column("title", "What is wrong", "link", minWidth=150, flex=3),
         grid.column("share", "Share", "number", unit="0..1", minWidth=70, width=84),
@@ -168,7 +168,7 @@ def _findings(result: RunAnalysis, report: Report, found: Found, *, several: boo
     ]
     rows = [_finding(number, finding, found) for number, finding in enumerate(result.findings)]
     table = grid.table(FINDINGS, columns, rows, label="Findings of this capture", wrap=True)
-    before = _said(report.advice, kind="quiet")
+    before = _paragraphs(report.advice, kind="quiet")
     export = grid.export_button(FINDINGS, "findings.csv")
     return section("What to do", [*before, table, *after], anchor="what", aside=export)
 
@@ -208,7 +208,7 @@ def _late(_one: RankAnalysis, result: RunAnalysis) -> list[Node]:
         return []
     heat = trace_charts.late_map(across)
     if heat is None:
-        return _said("The ranks share no whole steps, so totals are over the whole recording.", kind="quiet")
+        return _paragraphs("The ranks share no whole steps, so totals are over the whole recording.", kind="quiet")
     name = "How late each rank came in each step"
     return [
         html.P(f"{name}: by so much collectives would have begun sooner, had it come with the last but one."),

@@ -240,7 +240,7 @@ def test_frames_that_enclose_everything_give_way_to_those_that_tell_something() 
     ],
 )
 def test_causes_in_words(cause: str, words: str) -> None:
-    assert gap_lanes.said_of(gap_evidence(cause)) == words
+    assert gap_lanes.description_of(gap_evidence(cause)) == words
 
 
 def test_charts_escape_what_plotly_would_read_as_markup() -> None:

@@ -160,7 +160,7 @@ def test_every_section_of_the_report_is_drawn_in_its_words(tmp_path: Path) -> No
         assert {f"rank {row.rank}", format_ns(row.mean_ns), format_frac(row.share(Bucket.PRODUCTIVE))} <= said
     saves = [row["saving_text"].replace("\u00a0", " ") for row in grids["trace-findings"].rowData]
     assert saves == [saving_words(finding) for finding in result.findings]
-    assert {gap_lanes.said_of(gap) for gap in report.one.gaps} <= said
+    assert {gap_lanes.description_of(gap) for gap in report.one.gaps} <= said
 
 
 def _texts(columns: Sequence[Column], row: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tightship_analyzers.report.captions import one_of_each_cause
-from tightship_analyzers.report.gap_lanes import said_of
+from tightship_analyzers.report.gap_lanes import description_of
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Content, Markup, element
 from tightship_analyzers.report.html.markup import table as markup_table
@@ -51,7 +51,7 @@ def _longest_gaps(result: RunAnalysis) -> list[Markup]:
     for owner, gap in one_of_each_cause([(one, gap) for one in result.ranks for gap in one.gaps])[:MOST_GAPS]:
         where = f"rank {owner.rank}, {step_words(owner, gap)}" if several else step_words(owner, gap)
         where += f", {gap.place}" if gap.place else ""
-        title = f"{said_of(gap)} ({where})"
+        title = f"{description_of(gap)} ({where})"
         parts.append(element("figure", [element("figcaption", title), drawing(gap)]))
     return parts
 

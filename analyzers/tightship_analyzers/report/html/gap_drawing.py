@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.report.gap_lanes import LEAST_FRAC, Lane, lanes, said_of, window_ns
+from tightship_analyzers.report.gap_lanes import LEAST_FRAC, Lane, description_of, lanes, window_ns
 from tightship_analyzers.report.html.markup import Markup, element
 from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_ns
@@ -51,7 +51,7 @@ def drawing(gap: Gap) -> Markup:
         width="100%",
         height=str(top + AXIS),
         role="img",
-        aria_label=f"Timeline: {said_of(gap)}",
+        aria_label=f"Timeline: {description_of(gap)}",
     )
 
 
