@@ -129,11 +129,11 @@ def test_a_trace_without_steps_gets_no_clean_bill(tmp_path: Path) -> None:
 
 
 def test_a_clean_bill_says_how_many_rules_judged(tmp_path: Path) -> None:
-    def said(rule: str) -> str:
+    def words_of(rule: str) -> str:
         return CliRunner().invoke(analyze, [str(RECORDED / "healthy.json.gz"), "--rule", rule]).output
 
-    assert "Nothing above the thresholds; 1 of 1 rule judged." in said("loop-indexing")
-    assert "No advice: no rule applied" in said("starved-input"), "the trace has no loader"
+    assert "Nothing above the thresholds; 1 of 1 rule judged." in words_of("loop-indexing")
+    assert "No advice: no rule applied" in words_of("starved-input"), "the trace has no loader"
 
 
 def internal(rule: str, *, value: int, low: int, high: int) -> Finding:
@@ -166,11 +166,11 @@ def test_findings_come_by_the_middle_of_their_savings() -> None:
 
 
 def test_savings_are_given_in_the_steps_that_were_given() -> None:
-    def said(*options: str) -> str:
+    def words_of(*options: str) -> str:
         return CliRunner().invoke(analyze, [str(RECORDED / "starved.json.gz"), *options]).output
 
-    assert "Savings are per step as recorded" in said()
-    given = said("--untraced-step", "10ms")
+    assert "Savings are per step as recorded" in words_of()
+    given = words_of("--untraced-step", "10ms")
     assert (
         "Savings are per step without profiling (10.0 ms)" in given and "Savings are per step as recorded" not in given
     )

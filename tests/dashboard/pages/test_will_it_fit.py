@@ -48,19 +48,21 @@ def refused() -> PlanAnswer:
     return planned(budget_bytes=2**20)
 
 
-def said(of: PlanAnswer) -> str:
+def words_of(of: PlanAnswer) -> str:
     return answers.plain(fit_answers.whether_it_fits(of)).replace("\u00a0", " ")
 
 
 def test_the_first_line(windowed: PlanAnswer, refused: PlanAnswer) -> None:
-    assert said(windowed).startswith("GPT does not fit in the budget given as it is (8.7 GiB")
-    assert " of 3.5 GiB), but trains in a window of " in said(windowed)
-    assert ", simulated, " in said(windowed)
-    assert re.search(r"5\d % \(\d\d–\d\d\) of the speed", said(windowed))
-    assert said(planned()).startswith(f"GPT fits on {H100} without offload: it takes 8.7 GiB")
-    assert said(refused).startswith("GPT does not fit in the budget given, not even in a window: the smallest window")
+    assert words_of(windowed).startswith("GPT does not fit in the budget given as it is (8.7 GiB")
+    assert " of 3.5 GiB), but trains in a window of " in words_of(windowed)
+    assert ", simulated, " in words_of(windowed)
+    assert re.search(r"5\d % \(\d\d–\d\d\) of the speed", words_of(windowed))
+    assert words_of(planned()).startswith(f"GPT fits on {H100} without offload: it takes 8.7 GiB")
+    assert words_of(refused).startswith(
+        "GPT does not fit in the budget given, not even in a window: the smallest window"
+    )
     changed = replace(windowed, change="Change the loop first: checkpoint each layer.")
-    assert said(changed).endswith(" Change the loop first: checkpoint each layer.")
+    assert words_of(changed).endswith(" Change the loop first: checkpoint each layer.")
 
 
 def test_how_many_workflows_can_be_planned() -> None:

@@ -20,7 +20,7 @@ from tightship_platform.units import NS_PER_MS, NS_PER_S
 H = 3600 * NS_PER_S
 
 
-def said(answer: Answer) -> str:
+def words_of(answer: Answer) -> str:
     return answers.plain(answer).replace(NBSP, " ")
 
 
@@ -53,7 +53,7 @@ OPPORTUNITY = make(
 
 def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> None:
     answer = answers.fleet(account(), [OPPORTUNITY], "7d")
-    assert said(answer) == (
+    assert words_of(answer) == (
         "In the last 7 days, 41 % of 100 device-hours were productive; 37 % were held idle, most of it by team vision. "
         "Top opportunity: vision-base, saves 310 h (280–330), simulated: "
         "The device waits for `DataLoader`."
@@ -70,22 +70,25 @@ def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> No
 
 def test_fleet_names_no_team_when_none_has_most_of_it() -> None:
     even = {"vision": {"held_idle": 18 * H}, "language": {"held_idle": 18 * H}}
-    assert "most of it" not in said(answers.fleet(account(by_team=even), [], "24h"))
+    assert "most of it" not in words_of(answers.fleet(account(by_team=even), [], "24h"))
     unnamed = {NO_TEAM: {"held_idle": 36 * H}, "language": {"held_idle": 1 * H}}
-    assert "most of it" not in said(answers.fleet(account(by_team=unnamed), [], "24h"))
-    assert "most of it" not in said(answers.fleet(account(by_team={"vision": {"held_idle": 37 * H}}), [], "24h"))
+    assert "most of it" not in words_of(answers.fleet(account(by_team=unnamed), [], "24h"))
+    assert "most of it" not in words_of(answers.fleet(account(by_team={"vision": {"held_idle": 37 * H}}), [], "24h"))
 
 
 def test_fleet_without_device_time_or_without_losses() -> None:
-    assert said(answers.fleet(account(device_ns=0, buckets={}), [], "30d")) == (
+    assert words_of(answers.fleet(account(device_ns=0, buckets={}), [], "30d")) == (
         "In the last 30 days no run held a device."
     )
     perfect = account(device_ns=H, buckets={"productive": H}, by_team={"a": {"productive": H}})
-    assert said(answers.fleet(perfect, [], "24h")) == "In the last 24 hours, 100 % of 1.0 device-hours were productive."
+    assert (
+        words_of(answers.fleet(perfect, [], "24h"))
+        == "In the last 24 hours, 100 % of 1.0 device-hours were productive."
+    )
 
 
 def test_savings_of_several_opportunities_are_never_added_up() -> None:
-    answer = said(answers.fleet(account(), [OPPORTUNITY, OPPORTUNITY], "7d"))
+    answer = words_of(answers.fleet(account(), [OPPORTUNITY, OPPORTUNITY], "7d"))
     assert "310 h" in answer
     assert "620 h" not in answer
 
@@ -96,17 +99,17 @@ def row(state: str, devices: int = 0) -> Run:
 
 def test_runs() -> None:
     rows = [row("running", 8), row("running", 2), row("finished"), row("failed"), row("failed"), row("lost")]
-    assert said(answers.runs(rows)) == ("2 runs are live on 10 devices; of 4 runs that ended, 2 failed and 1 lost.")
-    assert said(answers.runs([row("finished")])) == "No run is live; of 1 run that ended, none failed."
-    assert said(answers.runs([row("running")])) == "1 run is live."
-    assert said(answers.runs([])) == "No run is known yet."
+    assert words_of(answers.runs(rows)) == ("2 runs are live on 10 devices; of 4 runs that ended, 2 failed and 1 lost.")
+    assert words_of(answers.runs([row("finished")])) == "No run is live; of 1 run that ended, none failed."
+    assert words_of(answers.runs([row("running")])) == "1 run is live."
+    assert words_of(answers.runs([])) == "No run is known yet."
 
 
 def test_runs_behind_filters_are_spoken_of_as_such() -> None:
-    assert said(answers.runs([row("failed")] * 3, state="failed")) == "3 runs failed."
-    assert said(answers.runs([row("lost")], state="lost", workflow="mine")) == "1 run of mine was lost."
-    assert said(answers.runs([], state="failed")) == "No run failed."
-    assert said(answers.runs([], workflow="mine")) == "No run of mine is known."
+    assert words_of(answers.runs([row("failed")] * 3, state="failed")) == "3 runs failed."
+    assert words_of(answers.runs([row("lost")], state="lost", workflow="mine")) == "1 run of mine was lost."
+    assert words_of(answers.runs([], state="failed")) == "No run failed."
+    assert words_of(answers.runs([], workflow="mine")) == "No run of mine is known."
     assert hrefs(answers.runs([row("failed"), row("finished")], workflow="a&b")) == [
         "/runs?workflow=a%26b",
         "/runs?workflow=a%26b&state=failed",
@@ -129,7 +132,7 @@ def run(**changes: Any) -> Run:
 def test_one_run() -> None:
     saving = {"share_frac": 0.37, "unit": "ns/step"}
     finding = make(Finding, finding=3, title="The device waits.", saving=saving)
-    assert said(answers.one_run(run(), [finding], 134 * 60 * NS_PER_S)) == (
+    assert words_of(answers.one_run(run(), [finding], 134 * 60 * NS_PER_S)) == (
         "Running for 2 h 14 min: 50 % of its 8.0 device-hours were productive; 38 % waited for input. "
         "Worst finding: The device waits, 37 % of the step."
     )
@@ -139,32 +142,34 @@ def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
     """The sentence and its figures speak of the same time."""
     counted = run(accounted_ns=130 * 60 * NS_PER_S)
     so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.0 device-hours were productive; 38 %"
-    assert said(answers.one_run(counted, [], 134 * 60 * NS_PER_S)).startswith(f"Running for 2 h 14 min{so_far}")
+    assert words_of(answers.one_run(counted, [], 134 * 60 * NS_PER_S)).startswith(f"Running for 2 h 14 min{so_far}")
     ended = replace(counted, state="finished", end_ns=132 * 60 * NS_PER_S)
-    assert said(answers.one_run(ended, [], 134 * 60 * NS_PER_S)).startswith(f"Finished after 2 h 12 min{so_far}")
+    assert words_of(answers.one_run(ended, [], 134 * 60 * NS_PER_S)).startswith(f"Finished after 2 h 12 min{so_far}")
     whole = replace(ended, accounted_ns=ended.end_ns)
-    assert said(answers.one_run(whole, [], 4 * H)).startswith("Finished after 2 h 12 min: 50 % of its 8.0 device-hours")
+    assert words_of(answers.one_run(whole, [], 4 * H)).startswith(
+        "Finished after 2 h 12 min: 50 % of its 8.0 device-hours"
+    )
     lost = replace(counted, state="lost")
-    assert "so far" not in said(answers.one_run(lost, [], 4 * H))
+    assert "so far" not in words_of(answers.one_run(lost, [], 4 * H))
 
 
 def test_without_a_trace_nothing_is_claimed_about_work() -> None:
     without_trace = {"startup": 3 * H, "productive": 0, "unexplained": 5 * H}
-    assert said(answers.one_run(run(account=without_trace), [], H)) == (
+    assert words_of(answers.one_run(run(account=without_trace), [], H)) == (
         "Running for 1 h 0 min: no trace shows how much of its 8.0 device-hours were productive; 38 % went to start-up."
     )
-    assert said(answers.fleet(account(device_ns=8 * H, buckets=without_trace, by_team={}), [], "24h")) == (
+    assert words_of(answers.fleet(account(device_ns=8 * H, buckets=without_trace, by_team={}), [], "24h")) == (
         "In the last 24 hours, no trace shows how much of 8.0 device-hours were productive; 38 % went to start-up."
     )
 
 
 def test_one_run_that_ended_badly_says_how() -> None:
     failed = run(state="failed", end_ns=H, account=None)
-    assert said(answers.one_run(replace(failed, exit_code=3), [], 5 * H)).startswith(
+    assert words_of(answers.one_run(replace(failed, exit_code=3), [], 5 * H)).startswith(
         "Failed after 1 h 0 min with exit code 3; its device time is not yet accounted for."
     )
-    assert "by signal 9" in said(answers.one_run(replace(failed, exit_code=137), [], 5 * H))
-    assert "Lost after" in said(answers.one_run(replace(failed, state="lost"), [], 5 * H))
+    assert "by signal 9" in words_of(answers.one_run(replace(failed, exit_code=137), [], 5 * H))
+    assert "Lost after" in words_of(answers.one_run(replace(failed, state="lost"), [], 5 * H))
 
 
 def finding(**saving: Any) -> Finding:
@@ -174,14 +179,14 @@ def finding(**saving: Any) -> Finding:
 
 
 def test_one_finding() -> None:
-    assert said(answers.one_finding(finding(), 410 * NS_PER_MS)) == (
+    assert words_of(answers.one_finding(finding(), 410 * NS_PER_MS)) == (
         "The device waits. Without it each step of 410 ms would be 152 ms (137–163) shorter (37 %, simulated), "
         "in vision."
     )
-    assert "It costs 152 ms (137–163) of device time" in said(answers.one_finding(finding(unit="ns"), None))
-    recorded = said(answers.one_finding(finding(unit="ns/recording"), None))
+    assert "It costs 152 ms (137–163) of device time" in words_of(answers.one_finding(finding(unit="ns"), None))
+    recorded = words_of(answers.one_finding(finding(unit="ns/recording"), None))
     assert "Without it the recording would be 152 ms (137–163) shorter (37 %, simulated)" in recorded
-    assert "could not be estimated" in said(answers.one_finding(finding(value=None, share_frac=None), None))
+    assert "could not be estimated" in words_of(answers.one_finding(finding(value=None, share_frac=None), None))
 
 
 def test_addresses_quote_what_comes_from_outside() -> None:
