@@ -220,7 +220,7 @@ def unclaimed_words(result: RunAnalysis) -> str | None:
     lost = {
         part: ns
         for part, ns in one.summary.unclaimed_ns.items()
-        if not (across and part == Bucket.COMMUNICATION)  # what ranks side by side show claims no time
+        if not (across and part == Bucket.COMMUNICATION)  # what a rank comparison shows claims no time
     }
     part = max(lost, key=lambda part: lost[part], default="")
     share = lost.get(part, 0) / (one.summary.window_ns or 1)
