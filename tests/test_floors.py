@@ -73,7 +73,7 @@ def test_no_circle_between_folders() -> None:
 
 
 def test_what_enters_a_job_imports_nothing_of_the_platform() -> None:
-    """Standard library only. The one exception, which decision 12 states: a job with a plan loads offload's bootstrap."""
+    """Standard library only. Decision 12 states the one exception: a job with a plan loads offload's bootstrap."""
     allowed = {"inject_support/offload_plan.py": {"tightship_offload"}}
     files = [*(INTO_A_JOB / "inject").glob("*.py"), *(INTO_A_JOB / "inject_support").glob("*.py")]
     assert len(files) >= 3

@@ -1,9 +1,9 @@
 """From the findings of a workflow's recent runs to a ranked list of what to do. Pure functions.
 
 [Note: joint savings] Two findings that claim the same time cannot both give it back. The analysis of a trace therefore
-merges overlapping findings into one *claim* whose saving is the measure of the union (see findings/overlap.py). Here rules that
-shared a claim in any recent run of the workflow become one opportunity; claims of one trace do not overlap, so within
-a trace they may be added.
+merges overlapping findings into one *claim* whose saving is the measure of the union (see findings/overlap.py). Here
+rules that shared a claim in any recent run of the workflow become one opportunity; claims of one trace do not overlap,
+so within a trace they may be added.
 """
 
 from __future__ import annotations

@@ -73,9 +73,8 @@ def _updates(plan: Plan) -> str:
     on_cpu = count - on_device - streamed
     parts = []
     if on_cpu:
-        parts.append(
-            f"{on_cpu} {'layer is' if on_cpu == 1 else 'layers are'} updated on the CPU, where the optimizer state lives"
-        )
+        which = "layer is" if on_cpu == 1 else "layers are"
+        parts.append(f"{on_cpu} {which} updated on the CPU, where the optimizer state lives")
     if streamed:
         parts.append(f"{streamed} {'streams' if streamed == 1 else 'stream'} through the device to be updated there")
     if on_device:

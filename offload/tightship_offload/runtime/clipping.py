@@ -18,8 +18,8 @@ def clip_grad_norm_(
 ) -> Tensor:
     """As `torch.nn.utils.clip_grad_norm_`, which works too.
 
-    Torch's touches every gradient, so that all early updates (see early_updates.py) would be taken back; this one reads the
-    norm first and touches gradients only if they are to be scaled. Source of the rule: torch's
+    Torch's touches every gradient, so that all early updates (see early_updates.py) would be taken back; this one reads
+    the norm first and touches gradients only if they are to be scaled. Source of the rule: torch's
     `clip_grads_with_norm_` scales by `max_norm / (norm + 1e-6)`, at most 1.
 
     :raises RuntimeError: the norm is not finite and `error_if_nonfinite` is set.
