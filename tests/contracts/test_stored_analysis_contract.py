@@ -18,13 +18,12 @@ from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.fleet import capture_analysis
 from tightship_analyzers.fleet.capture_analysis import GAPS, work_on
-from tightship_analyzers.rules.catalogue import catalogue_version
 from tightship_platform import captures
 from tightship_platform.captures.artifact_store import ArtifactStore
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, CaptureAnalysis, Trace
 from tightship_platform.errors import NotFound
-from tightship_platform.queries.analysis import get_analysis, get_catalogue
+from tightship_platform.queries.analysis import get_analysis, is_by_other_rules
 from tightship_platform.queries.captures import get_capture
 from tightship_platform.results import packed
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
@@ -126,18 +125,26 @@ def test_a_piece_that_takes_too_long_ends_with_that_line(
     assert (capture.state, capture.reason) == ("failed", reason)
 
 
-def test_an_analysis_names_the_rules_that_made_it(
+def test_an_analysis_by_other_rules_than_the_newest_is_known(
     database: Database, artifacts: ArtifactStore, uploaded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def by_other_rules(key: str) -> bool:
+        with database.session() as session:
+            return is_by_other_rules(session, key)
+
+    with database.session() as session:
+        begin(session, "a2")
+    later = a_capture(database, artifacts, "a2", {0: recorded("fed")}, now=now_ns())
     assert work_on(database, artifacts, uploaded)  # the trace
     monkeypatch.setattr(capture_analysis, "catalogue_version", lambda: "newer")
-    assert work_on(database, artifacts, uploaded)  # joined by a newer release
+    assert work_on(database, artifacts, uploaded)  # joined by a newer release: as old as its oldest part
+    assert not by_other_rules(uploaded), "the only one is the newest"
+    assert analyze_capture(database, artifacts, later)
+    assert by_other_rules(uploaded) and not by_other_rules(later)
     with database.session() as session:
-        assert get_catalogue(session, uploaded) == catalogue_version(), "as old as its oldest part"
         captures.analyze_again(session, uploaded)
     assert analyze_capture(database, artifacts, uploaded)
-    with database.session() as session:
-        assert get_catalogue(session, uploaded) == "newer"
+    assert not by_other_rules(uploaded) and not by_other_rules(later)
 
 
 def test_an_analysis_too_large_to_be_stored_fails_with_that_line(

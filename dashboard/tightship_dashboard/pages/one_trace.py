@@ -32,7 +32,7 @@ from tightship_dashboard.sentences.links import Answer, one_trace_href, run_href
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TightshipError
-from tightship_platform.queries.analysis import get_analysis
+from tightship_platform.queries.analysis import get_analysis, is_by_other_rules
 from tightship_platform.queries.captures import get_capture
 from tightship_platform.queries.findings import list_findings
 from tightship_platform.queries.runs import get_run
@@ -75,6 +75,7 @@ class _Read:
 
     def __init__(self, view: View, key: str) -> None:
         self.analysis: RunAnalysis | None = None
+        self.by_other_rules = False
         self.why: str | None = None
         """Why there is no analysis."""
         with view.database.session() as session:
@@ -82,18 +83,19 @@ class _Read:
             self.run = get_run(session, self.capture.run)
             try:
                 self.analysis = get_analysis(session, key)
+                self.by_other_rules = is_by_other_rules(session, key)
             except (NotFound, Unpackable) as error:
                 self.why = str(error)
             mine = {rank.trace for rank in self.capture.ranks}
             listed = list_findings(session, run=self.capture.run)
         self.found: Found = {(row.rule, row.where): row.finding for row in listed if row.trace in mine}
 
-    def rank(self, asked: str | None) -> RankAnalysis | None:
+    def rank(self, requested: str | None) -> RankAnalysis | None:
         """The rank that the address names, else the least productive one."""
         if self.analysis is None or not self.analysis.ranks:
             return None
         by_rank = {str(one.rank): one for one in self.analysis.ranks}
-        return by_rank.get(asked or "") or least_productive(self.analysis)
+        return by_rank.get(requested or "") or least_productive(self.analysis)
 
     def file(self, rank: int) -> CapturedRank | None:
         """The stored file of a rank."""
@@ -203,6 +205,9 @@ def _limits(read: _Read) -> list[Node]:
     shown: list[Node] = [notice(fmt.name(line, limit=400)) for line in lines]
     if under_way([read.capture]):
         text = "It is being analyzed again. Until that is done, this is what the earlier analysis says."
+        shown.append(notice(text, kind="status"))
+    elif read.by_other_rules:
+        text = "Newer analyses apply other rules than this one did; “Analyze again” applies them here, too."
         shown.append(notice(text, kind="status"))
     return shown
 

@@ -31,13 +31,16 @@ def get_analysis(session: Session, capture_key: str) -> RunAnalysis:
     return unpack(RunAnalysis, found.body, version=VERSION, what="analysis")
 
 
-def get_catalogue(session: Session, capture_key: str) -> str | None:
-    """The version of the rules that a capture was analyzed by; None: it has no analysis."""
-    return session.scalar(
+def is_by_other_rules(session: Session, capture_key: str) -> bool:
+    """Whether a capture was analyzed by other rules than the newest analysis of all was, such as by those of an earlier
+    release."""
+    this = (
         select(CaptureAnalysis.catalogue)
         .join(Capture, CaptureAnalysis.capture_id == Capture.id)
         .where(Capture.key == capture_key)
     )
+    newest = select(CaptureAnalysis.catalogue).order_by(CaptureAnalysis.created_ns.desc()).limit(1)
+    return session.scalar(this) != session.scalar(newest)
 
 
 def _what_to_do(state: str) -> str:
