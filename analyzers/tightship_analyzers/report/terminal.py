@@ -92,7 +92,7 @@ def _print_findings(console: Console, result: RunAnalysis, report: Report) -> No
         _print_finding(console, number, result, finding)
     for line in report.remarks:
         console.print(Text(line))
-    if not result.findings:
+    if report.remarks or not result.findings:
         console.print()
 
 
