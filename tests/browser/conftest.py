@@ -25,8 +25,8 @@ ARGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-WIDTHS = (390, 1440)
-SCHEMES = ("light", "dark")
+DEFAULT_TIMEOUT_MS = 30_000
+"""Playwright's own."""
 
 
 @pytest.fixture(scope="session")
@@ -49,12 +49,22 @@ class Watch:
     base: str
     wrong: list[str] = field(default_factory=list)
 
-    def over(self, page: Any) -> None:
-        """Look at this page from now on."""
-        page.on("console", lambda m: self.wrong.append(f"console: {m.text}") if m.type == "error" else None)
-        page.on("pageerror", lambda error: self.wrong.append(f"exception: {error}"))
-        page.on("response", lambda r: self.wrong.append(f"{r.status} {r.url}") if r.status >= 400 else None)
-        page.on("request", self._request)
+    def over(self, page: Any) -> Callable[[], None]:
+        """Look at this page from now on, until what it returns is called."""
+        listeners = {
+            "console": lambda m: self.wrong.append(f"console: {m.text}") if m.type == "error" else None,
+            "pageerror": lambda error: self.wrong.append(f"exception: {error}"),
+            "response": lambda r: self.wrong.append(f"{r.status} {r.url}") if r.status >= 400 else None,
+            "request": self._request,
+        }
+        for event, listener in listeners.items():
+            page.on(event, listener)
+
+        def end() -> None:
+            for event, listener in listeners.items():
+                page.remove_listener(event, listener)
+
+        return end
 
     def _request(self, request: Any) -> None:
         if not request.url.startswith((self.base, "data:", "blob:")):
@@ -89,27 +99,73 @@ class Tab:
         return wider
 
 
+class Tabs:
+    """Pages of one browser. What a page has loaded once it need not compile again, so the same ones go from test to
+    test, without anything that a test left behind.
+    """
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.free: list[Any] = []
+
+    def new(self, **options: Any) -> Any:
+        """A page in a context of its own."""
+        context = self.browser.new_context(
+            timezone_id="Europe/Berlin", locale="en-GB", reduced_motion="reduce", **options
+        )
+        return context.new_page()
+
+    def clean(self, page: Any) -> bool:
+        """Take away what a test left; False where that does not work."""
+        try:
+            if page.url.startswith("http"):
+                page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
+            for other in page.context.pages:
+                if other is not page:
+                    other.close()
+            page.context.unroute_all()
+            page.context.clear_cookies()
+            page.context.clear_permissions()
+            page.goto("about:blank")
+            page.set_default_timeout(DEFAULT_TIMEOUT_MS)
+        except playwright_api.Error:
+            return False
+        return True
+
+
+@pytest.fixture(scope="session")
+def _tabs(chromium: Any) -> Tabs:
+    return Tabs(chromium)
+
+
 @pytest.fixture
-def tab(chromium: Any) -> Iterator[Callable[..., Tab]]:
-    """`tab(base, scheme="light", width=1440)` → Tab in its own context; it must end without anything wrong."""
+def tab(_tabs: Tabs) -> Iterator[Callable[..., Tab]]:
+    """`tab(base, scheme="light", width=1440)` → Tab; it must end without anything wrong.
+
+    With `own=True`, or any option of a context, it is one that nobody had before and nobody gets after.
+    """
     with ExitStack() as stack:
         tabs: list[Tab] = []
 
-        def make(base: str, *, scheme: str = "light", width: int = 1440, **context: Any) -> Tab:
-            opened = chromium.new_context(
-                viewport={"width": width, "height": 900},
-                color_scheme=scheme,
-                timezone_id="Europe/Berlin",
-                locale="en-GB",
-                reduced_motion="reduce",
-                **context,
-            )
-            stack.callback(opened.close)
-            page = opened.new_page()
+        def make(base: str, *, scheme: str = "light", width: int = 1440, own: bool = False, **context: Any) -> Tab:
+            if own or context:
+                page = _tabs.new(**context)
+                stack.callback(page.context.close)
+            else:
+                page = _tabs.free.pop() if _tabs.free else _tabs.new()
+                stack.callback(give_back, page)
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
             watch = Watch(base)
-            watch.over(page)
+            stack.callback(watch.over(page))
             tabs.append(Tab(page, watch))
             return tabs[-1]
+
+        def give_back(page: Any) -> None:
+            if _tabs.clean(page):
+                _tabs.free.append(page)
+            else:
+                page.context.close()
 
         yield make
         for made in tabs:

@@ -73,7 +73,7 @@ def test_a_capture_asked_for_by_button_moves_through_its_stages(
 ) -> None:
     with served.http() as api:
         agent = Agent(api)
-        here = tab(served.url, scheme=scheme, accept_downloads=True)
+        here = tab(served.url, scheme=scheme)
         here.open(f"/runs/{RUN}")
         button = here.page.get_by_role("button", name="Capture a trace now")
         assert button.is_enabled()
@@ -165,7 +165,7 @@ def test_names_that_try_to_be_markup_stay_text(served: Served, tab: Callable[...
         one_line = HOSTILE.replace("\n", " ")
         ok(api.post("/runs", json=run_record(workflow=one_line, team="=cmd|' /C calc'!A1", command=command)))
         ok(api.post("/hosts/heartbeat", json=heartbeat()))
-    here = tab(served.url, accept_downloads=True)
+    here = tab(served.url)
     for path in ("/runs", f"/runs/{RUN}", "/"):
         here.open(path)
         here.settle()

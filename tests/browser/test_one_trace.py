@@ -95,7 +95,7 @@ def test_a_gap_zooms_and_tables_export(
     captured_run: tuple[Served, str, str], tab: Callable[..., Tab], tmp_path: Path
 ) -> None:
     served, key, _ = captured_run
-    here = tab(served.url, accept_downloads=True)
+    here = tab(served.url)
     here.open(f"/traces/{key}")
     plot = "document.querySelector('figure.gap .js-plotly-plot')._fullLayout.xaxis.range"
     here.page.wait_for_selector("figure.gap .barlayer path")

@@ -62,7 +62,8 @@ def _is_whole(here: Tab, path: str, scheme: str) -> None:
 def test_empty_pages_say_what_to_do_with_the_command_to_copy(
     nothing_yet: Served, tab: Callable[..., Tab], width: int
 ) -> None:
-    here = tab(nothing_yet.url, width=width, permissions=["clipboard-read", "clipboard-write"])
+    here = tab(nothing_yet.url, width=width)
+    here.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     for path in ("/", "/runs", "/will-it-fit"):
         here.open(path)
         here.settle()
@@ -176,7 +177,7 @@ def test_the_runs_behind_a_loss_are_one_click_away(fleet: Served, tab: Callable[
 
 
 def test_tables_sort_and_export_plain_values(fleet: Served, tab: Callable[..., Tab], tmp_path: Path) -> None:
-    here = tab(fleet.url, accept_downloads=True)
+    here = tab(fleet.url)
     here.open("/runs")
     here.page.wait_for_selector(".ag-row")
     here.page.locator('.ag-header-cell[col-id="device_h"]').click()
@@ -212,7 +213,7 @@ def test_nothing_of_the_runs_is_cut_on_a_desktop(fleet: Served, tab: Callable[..
 
 
 def test_the_theme_is_remembered_and_does_not_flash(fleet: Served, tab: Callable[..., Tab]) -> None:
-    here = tab(fleet.url, scheme="light")
+    here = tab(fleet.url, scheme="light", own=True)
     here.open("/")
     here.page.locator("label", has_text="☾").click()
     here.page.wait_for_selector("html[data-mantine-color-scheme=dark]")

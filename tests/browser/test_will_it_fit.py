@@ -62,7 +62,7 @@ def test_a_workflow_is_planned_from_its_own_trace(
     patient: Callable[..., Tab], tmp_path: Path, scheme: str, width: int
 ) -> None:
     path = address(workflow=NAME, memory="1900KiB")
-    here = patient(path, scheme=scheme, width=width, accept_downloads=True)
+    here = patient(path, scheme=scheme, width=width)
     here.page.locator("#machine").wait_for()
     for selector in ("#fit-window .scatterlayer path", "#options .ag-row", "#why li", "#machine dd"):
         here.page.wait_for_selector(selector, state="attached")
