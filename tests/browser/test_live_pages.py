@@ -67,6 +67,7 @@ def stage(tab: Tab, word: str) -> None:
     tab.page.locator(".capture").first.locator(f".capture-state.{word}").wait_for()
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_capture_asked_for_by_button_moves_through_its_stages(
     served: Served, tab: Callable[..., Tab], scheme: str

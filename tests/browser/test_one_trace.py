@@ -50,6 +50,7 @@ def captured_run(make_platform_env: Callable[..., Any]) -> Iterator[tuple[Served
         yield served, key, waiting
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(("scheme", "width", "other"), [("light", 1440, 390), ("dark", 390, 1440)])
 def test_the_whole_page(
     captured_run: tuple[Served, str, str], tab: Callable[..., Tab], scheme: str, width: int, other: int

@@ -18,7 +18,7 @@ import tightship_offload as offload
 from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.race_detector import Ledger
 
-STEPS = 20
+STEPS = 12
 
 
 class Uneven(Model):

@@ -112,6 +112,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+@pytest.mark.sliced(12)
 @pytest.mark.parametrize("damage", [damaged_bytes, damaged_events])
 @pytest.mark.parametrize("name", sorted(TEXTS))
 def test_damage_gives_a_verdict_or_one_line(

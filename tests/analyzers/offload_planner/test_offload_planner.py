@@ -96,6 +96,7 @@ def every_choice(profile: Profile, hardware: HardwareSpec, constraints: Constrai
     return best
 
 
+@pytest.mark.sliced(12)
 @pytest.mark.parametrize("number", range(PROFILES))
 def test_the_recommendation_is_within_two_percent_of_the_best_of_all(number: int) -> None:
     chance = random.Random(SEED * 1000 + number)

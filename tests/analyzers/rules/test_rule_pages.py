@@ -14,6 +14,8 @@ from tightship_analyzers.commands.rules import rules as rules_command
 from tightship_analyzers.rules.catalogue import HEADINGS, RULES, find_rule
 from tightship_platform.errors import NotFound
 
+PAGES = docs.pages()
+
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_has_the_house_form(rule: object) -> None:
@@ -36,9 +38,9 @@ def test_rule_files_and_catalogue_agree() -> None:
     assert files == {rule.id for rule in RULES}
 
 
-@pytest.mark.parametrize("name", sorted(docs.pages()))
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_generated_pages_are_up_to_date(name: str) -> None:
-    assert (docs.DOCS / name).read_text(encoding="utf-8") == docs.pages()[name], "run `make docs`"
+    assert (docs.DOCS / name).read_text(encoding="utf-8") == PAGES[name], "run `make docs`"
 
 
 def test_the_check_says_what_is_out_of_date(
@@ -53,7 +55,7 @@ def test_the_check_says_what_is_out_of_date(
         return int(ended.value.code or 0), capsys.readouterr().out.splitlines()
 
     code, said = run("--check")
-    assert (code, len(said)) == (1, len(docs.pages()))
+    assert (code, len(said)) == (1, len(PAGES))
     assert list(tmp_path.iterdir()) == []
     assert run()[0] == 0
     assert run("--check") == (0, [])
@@ -66,7 +68,7 @@ def test_the_check_says_what_is_out_of_date(
 
 def test_no_page_of_a_rule_that_is_gone() -> None:
     assert {f"rules/{path.name}" for path in (docs.DOCS / "rules").glob("*.md")} == {
-        name for name in docs.pages() if name.startswith("rules/")
+        name for name in PAGES if name.startswith("rules/")
     }
 
 

@@ -75,6 +75,7 @@ def test_every_layout_gives_the_same_columns(written: Written, layout: str) -> N
     assert read.warnings == []
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("layout", trace_files.LAYOUTS)
 def test_a_block_may_end_at_any_byte(written: Written, layout: str) -> None:
     path = written(trace_files.trace_text(layout=layout))

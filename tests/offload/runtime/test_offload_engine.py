@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import subprocess
-import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,7 +232,7 @@ def test_threads_end_with_the_model() -> None:
 
 
 @pytest.mark.parametrize("model", ["alive", "collected"])
-def test_a_script_may_end_with_updates_on_their_way(model: str) -> None:
+def test_a_script_may_end_with_updates_on_their_way(tmp_path: Path, warm: tuple[str, ...], model: str) -> None:
     script = f"""
 import gc, time, torch, tightship_offload as offload
 from tightship_offload.backends.cpu import CpuBackend
@@ -250,6 +250,7 @@ def main():
 kept = main()
 gc.collect()
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    (tmp_path / "script.py").write_text(script)
+    ended = subprocess.run([*warm, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=200)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.split() == [str(number) for number in range(8)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from weakref import ref
 
@@ -27,12 +28,23 @@ pytestmark = pytest.mark.torch
 TESTS = Path(__file__).parents[2] / "support"
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    """Apart, for it may crash."""
-    return subprocess.run([sys.executable, "-c", script], cwd=TESTS, capture_output=True, text=True, timeout=200)
+Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 
-def test_another_default_device_changes_nothing() -> None:
+@pytest.fixture
+def run(tmp_path: Path, warm: tuple[str, ...]) -> Run:
+    """Runs a script apart, for it may crash."""
+
+    def of(script: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        env = os.environ | {"PYTHONPATH": str(TESTS)}
+        return subprocess.run([*warm, str(path)], env=env, capture_output=True, text=True, timeout=200)
+
+    return of
+
+
+def test_another_default_device_changes_nothing(run: Run) -> None:
     ended = run("""
 import torch
 torch.set_num_threads(1)
@@ -106,7 +118,7 @@ def test_memory_that_cannot_be_pinned(runtime: Runtime) -> None:
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTFORK"), reason="the platform copies all memory into a fork")
-def test_a_forked_child_may_drop_what_it_does_not_have() -> None:
+def test_a_forked_child_may_drop_what_it_does_not_have(run: Run) -> None:
     ended = run("""
 import ctypes, gc, mmap, os
 from tightship_offload.backends.cuda import own_pages

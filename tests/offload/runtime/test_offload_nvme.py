@@ -32,11 +32,11 @@ KILLS = 1000 // int(WANTED.partition("/")[2] or 1) if WANTED else 8
 SEED = int(os.environ.get("TIGHTSHIP_EXACTNESS_SEED", random.SystemRandom().randrange(10**6)))
 
 
-def kills(count: int, seed: int, *more: str) -> tuple[int, str]:
+def kills(python: tuple[str, ...], count: int, seed: int, *more: str) -> tuple[int, str]:
     # A kill leaves the page cache as it is, so memory serves as well as a disk, and does not wait for one.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        command = [sys.executable, str(PROGRAM), folder, str(seed), str(count), *more]
+        command = [*python, str(PROGRAM), folder, str(seed), str(count), *more]
         environ = os.environ | {"OMP_NUM_THREADS": "1"}
         ended = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True)
     sys.stdout.write(f"TIGHTSHIP_EXACTNESS_SEED={seed}\n{ended.stdout}")
@@ -44,15 +44,15 @@ def kills(count: int, seed: int, *more: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(0 if WANTED else 600)
-def test_a_kill_at_any_point_leaves_a_whole_step() -> None:
-    code, said = kills(KILLS, SEED)
+def test_a_kill_at_any_point_leaves_a_whole_step(warm: tuple[str, ...]) -> None:
+    code, said = kills(warm, KILLS, SEED)
     assert (code, "0 wrong" in said) == (0, True)
     points = re.search(r"(\d+) points", said)
     assert points and int(points[1]) > 1000
 
 
-def test_a_store_without_its_undo_log_is_caught() -> None:
-    code, said = kills(3, 1, "no-undo")
+def test_a_store_without_its_undo_log_is_caught(warm: tuple[str, ...]) -> None:
+    code, said = kills(warm, 3, 1, "no-undo")
     assert code == 1 and "wrong after a kill" in said
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,9 @@ pytestmark = pytest.mark.torch
 PROGRAM = Path(__file__).parents[2] / "support" / "offload_ranks.py"
 
 
-def test_two_ranks(tmp_path: Path) -> None:
+def test_two_ranks(tmp_path: Path, warm: tuple[str, ...]) -> None:
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([sys.executable, str(PROGRAM), str(tmp_path), str(rank)], env=environ) for rank in range(2)
-    ]
+    ranks = [subprocess.Popen([*warm, str(PROGRAM), str(tmp_path), str(rank)], env=environ) for rank in range(2)]
     try:
         assert [rank.wait(200) for rank in ranks] == [0, 0]
     finally:
