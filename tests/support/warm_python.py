@@ -26,6 +26,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 OPTIMIZERS = ("torch", "torch._dynamo")
 
@@ -76,25 +77,42 @@ def _serve(path: str, *modules: str) -> tuple[str, ...]:
     listener.listen()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
+    keepers: set[int] = set()
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
-        ended = sys.stdin in ready
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, 0 if ended else os.WNOHANG)[0]:
-                pass
-        if ended:
+        if sys.stdin in ready:
+            for keeper in keepers:
+                with suppress(ProcessLookupError):
+                    os.killpg(keeper, signal.SIGKILL)
             os._exit(0)
         there, _ = listener.accept()
-        if os.fork():
-            there.close()
-            continue
-        listener.close()
-        script = os.fork()
-        if not script:
-            return _become(there)
-        _, status = os.waitpid(script, 0)
+        keeper = os.fork()
+        if not keeper:
+            os.setpgid(0, 0)
+            listener.close()
+            script = os.fork()
+            if not script:
+                return _become(there)
+            _keep(script, there)
+        with suppress(PermissionError):  # it may have done so itself
+            os.setpgid(keeper, keeper)
+        there.close()
+        keepers.add(keeper)
+        while ended := os.waitpid(-1, os.WNOHANG)[0] if keepers else 0:
+            keepers.discard(ended)
+
+
+def _keep(script: int, there: socket.socket) -> NoReturn:
+    """Say how the script ends; end it when nobody asks any more."""
+    poll, ended = select.poll(), os.pidfd_open(script)
+    poll.register(ended, select.POLLIN)
+    poll.register(there, 0)  # that the other side is gone
+    if ended not in dict(poll.poll()):
+        os.kill(script, signal.SIGKILL)
+    _, status = os.waitpid(script, 0)
+    with suppress(OSError):
         there.sendall(str(status).encode())
-        os._exit(0)
+    os._exit(0)
 
 
 def _become(there: socket.socket) -> tuple[str, ...]:
