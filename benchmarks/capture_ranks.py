@@ -40,8 +40,10 @@ settings = Settings(home=Path(sys.argv[1]), database_url=f"sqlite:///{sys.argv[1
 with databases.open_database(settings) as database:
     work = work_on(database, open_artifacts(settings), sys.argv[2])
 usage = resource.getrusage(resource.RUSAGE_SELF)
+# Not ru_maxrss: it counts what the process that started this one held.
+[peak] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")]
 if work is not None:
-    print("join" if work.rank is None else work.rank, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+    print("join" if work.rank is None else work.rank, int(peak) * 1024, usage.ru_utime + usage.ru_stime)
 """
 
 
