@@ -109,7 +109,7 @@ class Tabs:
         self.free: list[Any] = []
 
     def new(self, **options: Any) -> Any:
-        """A page in a context of its own."""
+        """A page in its own context."""
         context = self.browser.new_context(
             timezone_id="Europe/Berlin", locale="en-GB", reduced_motion="reduce", **options
         )
