@@ -213,8 +213,12 @@ def test_nobody_gets_into_the_run_of_somebody_else(
     run_dir = make_run(runtime_dir)
     intruder = spawn("", claim(run_dir), user=12345)
     attribution = Attribution(runtime_dir)
-    assert attribution.update() == []
-    assert "belongs to user 0, the process to user 12345" in attribution.state().detail
+
+    def refused() -> bool:
+        assert attribution.update() == []
+        return "belongs to user 0, the process to user 12345" in attribution.state().detail
+
+    wait_for(refused)
     owner = spawn("", claim(run_dir))
     (run,) = wait_for(attribution.update)  # type: ignore[misc]
     assert run.view.pids == (owner.pid,)
