@@ -26,6 +26,8 @@ class OneShotDaemon:
 
     :param config: the config for a process, and what its exit guard receives, made when the process asks.
     :param patience_s: how long the exit guards may wait.
+    :param after_steps: that many have to be counted first.
+    :param after_file: a file of the job's that has to be there first.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class OneShotDaemon:
         *,
         patience_s: float = 60.0,
         after_steps: int = 1,
+        after_file: Path | None = None,
     ) -> None:
         self.sent: dict[int, Path] = {}
         """By pid: where its trace will be."""
@@ -44,6 +47,7 @@ class OneShotDaemon:
         self._config = config
         self._patience_s = patience_s
         self._after_steps = after_steps
+        self._after_file = after_file
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(run_dir / "dynolog"))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -90,6 +94,8 @@ class OneShotDaemon:
         place = rank_path(self._run_dir, pid)
         file = read_rank_file(place, uid=os.getuid())
         if file is None or Flag.LAUNCHER in file.flags or file.steps < self._after_steps:
+            return b""
+        if self._after_file is not None and not self._after_file.exists():
             return b""
         settings, reported = self._config()
         trace = self._run_dir / "traces" / "t.json"

@@ -34,6 +34,8 @@ while not os.path.exists(end) and time.monotonic() < until:
     if optimizer is not None:
         optimizer.step()
         optimizer.zero_grad()
+    elif not os.path.exists(end + ".trains"):
+        open(end + ".trains", "w").close()
     time.sleep(0.02)  # it waits for its end; a core is not its own
 if how == "return":
     pass
@@ -68,7 +70,8 @@ class Recorded:
             sys.executable, str(tmp_path / "job.py"), how, "no" if after_steps is None else "steps", env=env
         )
         (self.run_dir,) = wait_for(run_dirs)
-        self.daemon = OneShotDaemon(self.run_dir, config, after_steps=after_steps or 0, **kw)
+        trains = tmp_path / "end.trains" if after_steps is None else None
+        self.daemon = OneShotDaemon(self.run_dir, config, after_steps=after_steps or 0, after_file=trains, **kw)
 
     def until_recording(self) -> None:
         wait_for(lambda: any(map(self.daemon.is_recording, list(self.daemon.sent))), "a window to open")
