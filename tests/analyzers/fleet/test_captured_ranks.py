@@ -1,8 +1,9 @@
-"""A real job of three ranks, of which one is late in each step, captured and analyzed by the platform: what it keeps is
+"""A real job of four ranks, of which one is late in each step, captured and analyzed by the platform: what it keeps is
 what `tightship analyze` says of the same files."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.join_ranks import join_ranks
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.fleet.capture_analysis import GAPS
+from tightship_analyzers.report.sentences import headline
 from tightship_platform.database.engine import open_database
 from tightship_platform.database.models import CaptureAnalysis, StoredPart
 from tightship_platform.queries import findings
@@ -31,7 +33,7 @@ from tightship_platform.settings import load_settings
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-RANKS, LATE = 3, 2
+RANKS, LATE = 4, 2
 
 
 @pytest.fixture
@@ -64,7 +66,9 @@ def test_the_platform_says_what_the_command_says(installation: Rig, tmp_path: Pa
         assert session.scalars(select(StoredPart)).all() == [], "the parts went into the whole"
         listed = findings.list_findings(session)
     answered = decode(RunAnalysis, installation.get(f"/captures/{key}/analysis"))
-    assert answered == stored, "the API says what is stored; the page draws it"
+    assert answered == stored, "the API says what is stored"
+    page = httpx.get(f"http://127.0.0.1:{installation.port}/traces/{key}", trust_env=False, timeout=PATIENCE_S).text
+    assert headline(stored) in html.unescape(page).replace("\xa0", " "), "and the page"
     [late] = [one for one in stored.findings if one.rule == "straggling-rank"]
     assert late.rank == LATE and late.of_ranks
     assert [(one.rule, one.rank) for one in listed if one.rule == "straggling-rank"] == [("straggling-rank", LATE)]
