@@ -78,6 +78,11 @@ class Tab:
     page: Any
     watch: Watch
 
+    def look(self, scheme: str, width: int) -> None:
+        """In this theme and a window of this width, from the next page on."""
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.set_viewport_size({"width": width, "height": 900})
+
     def open(self, path: str) -> None:
         """Go there and wait until the page has come."""
         self.page.goto(self.watch.base + path)
@@ -154,11 +159,10 @@ def tab(_tabs: Tabs) -> Iterator[Callable[..., Tab]]:
             else:
                 page = _tabs.free.pop() if _tabs.free else _tabs.new()
                 stack.callback(give_back, page)
-            page.set_viewport_size({"width": width, "height": 900})
-            page.emulate_media(color_scheme=scheme)
             watch = Watch(base)
             stack.callback(watch.over(page))
             tabs.append(Tab(page, watch))
+            tabs[-1].look(scheme, width)
             return tabs[-1]
 
         def give_back(page: Any) -> None:

@@ -32,8 +32,9 @@ PAGES = {
 
 @pytest.mark.parametrize("path", PAGES)
 def test_pages(fleet: Served, tab: Callable[..., Tab], path: str) -> None:
+    here = tab(fleet.url)
     for scheme, width, other_width in (("light", 1440, 390), ("dark", 390, 1440)):
-        here = tab(fleet.url, scheme=scheme, width=width)
+        here.look(scheme, width)
         here.open(path)
         _is_whole(here, path, scheme)
         here.page.set_viewport_size({"width": other_width, "height": 900})
@@ -58,6 +59,7 @@ def _is_whole(here: Tab, path: str, scheme: str) -> None:
         assert ink == ("rgb(92, 97, 104)" if scheme == "light" else "rgb(163, 168, 176)"), "charts follow the theme"
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("width", [390, 1440])
 def test_empty_pages_say_what_to_do_with_the_command_to_copy(
     nothing_yet: Served, tab: Callable[..., Tab], width: int
