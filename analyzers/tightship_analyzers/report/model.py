@@ -43,6 +43,7 @@ from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Fact
 from tightship_platform.vocabulary import Bucket
 
+ACROSS_TITLE, DEVICE_TITLE = "Who waits for whom", "What the device did"
 MOST_CHAINS = 8
 LEAST_CHAIN_FRAC = 0.005
 """Chains whose fusion gives back less than this share of the window stand in the JSON only."""
@@ -169,7 +170,7 @@ def device_section(one: RankAnalysis) -> Section | None:
         launch_table(figures.launches),
         copy_table(figures.copies),
     ]
-    return Section(key="device", title="What the device did", words=[words], tables=_filled(tables))
+    return Section(key="device", title=DEVICE_TITLE, words=[words], tables=_filled(tables))
 
 
 def _time(one: RankAnalysis) -> RankTime:
@@ -203,13 +204,13 @@ def _exposed(result: RunAnalysis, one: RankAnalysis) -> Section | None:
 
 
 def _across(result: RunAnalysis) -> Section | None:
-    across, title = result.across_ranks, "Who waits for whom"
+    across = result.across_ranks
     if len(result.ranks) < 2:
         return None
     if across is None:
-        return Section(key="across", title=title, words=[f"The ranks were not compared: {result.not_compared}."])
+        return Section(key="across", title=ACROSS_TITLE, words=[f"The ranks were not compared: {result.not_compared}."])
     tables = _filled([rank_table(across), collective_table(across)])
-    return Section(key="across", title=title, words=[across_words(across)], tables=tables)
+    return Section(key="across", title=ACROSS_TITLE, words=[across_words(across)], tables=tables)
 
 
 def _path(one: RankAnalysis) -> Section | None:
@@ -243,7 +244,9 @@ def _notes(result: RunAnalysis) -> Section | None:
             lines.append(f"{one.source} does not say of which rank it is; it counts as rank {one.rank}")
     lines += [f"Skipped: {line}" for line in result.skipped] + [f"Not read: {line}" for line in result.failed]
     lines += [
-        f"The rule {rule} failed on these traces: a defect of ours; please report it" for rule in result.failed_rules
+        f"The rule {rule} failed on some of these traces: a defect of ours; please report it"
+        for rule in result.failed_rules
+        if rule not in result.not_judged
     ]
     lines = list(dict.fromkeys(lines))
     return Section(key="notes", title="What was not judged, and why", items=lines) if lines else None

@@ -29,6 +29,8 @@ class Kind(StrEnum):
     NAME = "name"
     """Text from a trace; it may be long."""
     COUNT = "count"
+    ORDINAL = "ordinal"
+    """A number that names something, such as a rank."""
     TIME = "time"
     """ns."""
     SHARE = "share"
@@ -51,6 +53,7 @@ class Column:
 
 Cell = str | int | float | None
 """A plain value; None: not known."""
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +63,7 @@ class Table:
     key: str
     title: str
     columns: tuple[Column, ...]
-    rows: list[tuple[Cell, ...]]
+    rows: list[Row]
     """The most important first."""
     rest: str = ""
     """What rows that are left out are called together, where the rows divide a whole; empty: they do not."""
@@ -72,7 +75,7 @@ class Table:
             kept = [*kept, tuple(self._together(number, left) for number in range(len(self.columns)))]
         return replace(self, rows=kept)
 
-    def _together(self, column: int, left: Sequence[tuple[Cell, ...]]) -> Cell:
+    def _together(self, column: int, left: Sequence[Row]) -> Cell:
         match self.columns[column].kind:
             case Kind.TIME | Kind.SHARE | Kind.COUNT:
                 return sum(value for row in left if isinstance(value := row[column], int | float))
@@ -134,7 +137,7 @@ def _caused(one: RankAnalysis, causes: Sequence[CausedTime] | None, *, key: str,
         Column("share", "Share", Kind.SHARE),
         _per_step(one, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (cause, place, ns / window, ns // (steps or 1)) for cause, place, ns in by_cause_and_place(causes or [])
     ]
     return Table(key=key, title=title, columns=columns, rows=rows, rest="other places")
@@ -150,9 +153,7 @@ def kernel_table(kernels: Sequence[KernelFigures]) -> Table:
         Column("mean", "Mean", Kind.TIME, minor=True),
         Column("max", "Longest", Kind.TIME, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
-        (row.name, row.type, row.count, row.sum_ns, round(row.mean_ns), row.max_ns) for row in kernels
-    ]
+    rows: list[Row] = [(row.name, row.type, row.count, row.sum_ns, round(row.mean_ns), row.max_ns) for row in kernels]
     return Table(key="kernels", title="Kernels", columns=columns, rows=rows)
 
 
@@ -165,7 +166,7 @@ def stream_table(streams: Sequence[StreamIdle]) -> Table:
         Column("kernel", "For the kernel's start", Kind.TIME, minor=True),
         Column("other", "Otherwise", Kind.TIME, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (f"{row.device}/{row.stream}", row.events, row.host_wait_ns, row.kernel_wait_ns, row.other_ns)
         for row in streams
     ]
@@ -181,7 +182,7 @@ def launch_table(found: LaunchFigures | None) -> Table:
         Column("delay", "Mean delay", Kind.TIME, minor=True),
         Column("work", "Mean of its work", Kind.TIME, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (row.call, row.host.count, round(row.host.mean_ns), round(row.delay.mean_ns), round(row.device.mean_ns))
         for row in (found.by_call if found else [])
     ]
@@ -198,9 +199,7 @@ def copy_table(copies: Sequence[CopyFigures]) -> Table:
         Column("rate", "Rate", Kind.RATE, minor=True),
         Column("pageable", "Of pageable memory", Kind.COUNT, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
-        (row.type, row.count, row.sum_ns, row.bytes, row.gbps, row.pageable) for row in copies
-    ]
+    rows: list[Row] = [(row.type, row.count, row.sum_ns, row.bytes, row.gbps, row.pageable) for row in copies]
     return Table(key="copies", title="Copies", columns=columns, rows=rows)
 
 
@@ -215,7 +214,7 @@ def roofline_table(roof: Roofline) -> Table:
         Column("roof", "Of roofline", Kind.SHARE),
         Column("memory", "Memory-bound", Kind.SHARE, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (
             f"{row.family} {row.dtype or 'integers'}",
             row.kernels,
@@ -233,7 +232,7 @@ def rank_table(across: RankComparison) -> Table:
     """What each rank costs the others, per step where steps are known."""
     steps = across.steps or 1
     columns = (
-        Column("rank", "Rank", Kind.COUNT),
+        Column("rank", "Rank", Kind.ORDINAL),
         Column("last", "Came last", Kind.COUNT),
         Column("of", "Of collectives", Kind.COUNT, minor=True),
         Column("kept", "Others waited", Kind.TIME),
@@ -241,7 +240,7 @@ def rank_table(across: RankComparison) -> Table:
         Column("waited", "Waited itself", Kind.TIME, minor=True),
         Column("exposed", "Of that exposed", Kind.TIME, minor=True),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (
             row.rank,
             row.last,
@@ -261,12 +260,12 @@ def collective_table(across: RankComparison) -> Table:
     columns = (
         Column("name", "Collective", Kind.NAME),
         Column("group", "Group", Kind.NAME, minor=True),
-        Column("number", "Number", Kind.COUNT, minor=True),
-        Column("first", "First rank", Kind.COUNT, minor=True),
-        Column("last", "Last rank", Kind.COUNT),
+        Column("number", "Number", Kind.ORDINAL, minor=True),
+        Column("first", "First rank", Kind.ORDINAL, minor=True),
+        Column("last", "Last rank", Kind.ORDINAL),
         Column("skew", "Skew", Kind.TIME),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (row.name, row.group, row.number, row.first_rank, row.last_rank, row.skew_ns) for row in across.worst
     ]
     return Table(key="collectives", title="The most uneven collectives", columns=columns, rows=rows)
@@ -285,7 +284,7 @@ def path_table(one: RankAnalysis) -> Table:
         Column("on", "On", Kind.TEXT, minor=True),
         _per_step(one),
     )
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (name, kind, ns // max(1, len(paths))) for (kind, name), ns in sorted(sums.items(), key=lambda row: -row[1])
     ]
     return Table(key="path", title="Longest on the critical path", columns=columns, rows=rows)

@@ -13,6 +13,7 @@ WRAPPED = ("idle", "exposed")
 _UNIT = {Kind.TIME: "ns", Kind.SHARE: "0..1", Kind.BYTES: "bytes", Kind.RATE: "GB/s"}
 _WIDTH = {
     Kind.COUNT: (76, 96),
+    Kind.ORDINAL: (76, 96),
     Kind.TIME: (84, 110),
     Kind.SHARE: (74, 80),
     Kind.BYTES: (90, 120),
@@ -25,15 +26,15 @@ _HEAD_PX = 7.2
 
 def drawn(table: Table) -> Node:
     """The table, all of its rows."""
-    takes_rest = any(column.kind == Kind.NAME for column in table.columns)
-    columns = [_column(column, takes_rest=takes_rest) for column in table.columns]
+    takes_rest, wraps = any(column.kind == Kind.NAME for column in table.columns), table.key in WRAPPED
+    columns = [_column(column, takes_rest=takes_rest, wraps=wraps) for column in table.columns]
     rows: list[grid.Row] = []
     for number, row in enumerate(table.rows):
         cells: grid.Row = {"id": str(number)}
         for column, value in zip(table.columns, row, strict=True):
             cells |= _cells(column, value)
         rows.append(cells)
-    return grid.table(_id(table), columns, rows, label=table.title, wrap=table.key in WRAPPED)
+    return grid.table(_id(table), columns, rows, label=table.title, wrap=wraps)
 
 
 def export(table: Table) -> Node:
@@ -45,13 +46,13 @@ def _id(table: Table) -> str:
     return f"trace-{table.key}"
 
 
-def _column(column: Column, *, takes_rest: bool) -> grid.Column:
+def _column(column: Column, *, takes_rest: bool, wraps: bool) -> grid.Column:
     key, head, wide = column.key, column.head, column.minor
     match column.kind:
         case Kind.NAME:
             return grid.column(key, head, minWidth=130, flex=4, wide=wide, exported="why")
         case Kind.TEXT:
-            return grid.column(key, head, minWidth=118, flex=1 if takes_rest else 2, wide=wide)
+            return grid.column(key, head, minWidth=118, flex=1 if takes_rest and not wraps else 2, wide=wide)
         case kind:
             least, width = _WIDTH[kind]
             least = least if takes_rest else max(least, round(_HEAD_PX * len(head)))

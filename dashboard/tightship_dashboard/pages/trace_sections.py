@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dash import html
 
 from tightship_analyzers.report.captions import one_of_each_cause
-from tightship_analyzers.report.model import Report, report_of
+from tightship_analyzers.report.model import ACROSS_TITLE, DEVICE_TITLE, Report, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import is_clean, ranks_on, saving_words, step_words, whole_of
 from tightship_dashboard.figures import chart, gap, grid, report_table, trace_charts
@@ -24,9 +24,9 @@ FINDINGS = "trace-findings"
 ORDER = ("idle", "exposed", "across", "path", "device", "roofline", "notes")
 """Sections of the report, by key."""
 ABSENT: Mapping[str, tuple[str, str]] = {
-    "across": ("Who waits for whom", "There is one rank only."),
+    "across": (ACROSS_TITLE, "There is one rank only."),
     "device": (
-        "What the device did",
+        DEVICE_TITLE,
         "The file holds no device events: there are no kernels, streams or copies to show.",
     ),
 }
