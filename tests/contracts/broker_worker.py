@@ -10,11 +10,11 @@ from pathlib import Path
 os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as commands/worker.py does, before Celery is imported
 
 from celery import shared_task
+from celery.concurrency.prefork import TaskPool
 
 from tightship_platform.settings import load_settings
-from tightship_platform.tasks import registry
+from tightship_platform.tasks import registry, worker
 from tightship_platform.tasks.app import create_celery
-from tightship_platform.tasks.worker import run_worker
 
 
 def note(path: str, word: str) -> None:
@@ -41,4 +41,11 @@ if __name__ == "__main__":
     registry.registered = list  # no tasks but those above, which start sooner than all that the analyzers import
     given = load_settings()
     create_celery(given).conf.worker_soft_shutdown_timeout = 0.5  # there is one application for these settings
-    sys.exit(run_worker(given, concurrency=1, beat="--beat" in sys.argv))
+    if "--stuck" in sys.argv:  # as when Celery's threads wait for each other at the end
+
+        def wait_for_ever(_pool: TaskPool) -> None:
+            time.sleep(3600)
+
+        TaskPool.stop = wait_for_ever
+        worker.LAST_RESORT_S = 1.0
+    sys.exit(worker.run_worker(given, concurrency=1, beat="--beat" in sys.argv))

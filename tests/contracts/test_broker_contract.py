@@ -27,11 +27,11 @@ def settings(tmp_path: Path, broker_url: str) -> Settings:
 
 
 @contextmanager
-def worker(settings: Settings, log: Path) -> Iterator[psutil.Process]:
+def worker(settings: Settings, log: Path, *options: str) -> Iterator[psutil.Process]:
     """A running worker; killed with all its processes at the end."""
     env = os.environ | {"TIGHTSHIP_HOME": str(settings.home), "TIGHTSHIP_BROKER_URL": settings.broker_url}
     with log.open("ab") as out:
-        process = subprocess.Popen([sys.executable, str(WORKER)], env=env, stdout=out, stderr=out)
+        process = subprocess.Popen([sys.executable, str(WORKER), *options], env=env, stdout=out, stderr=out)
     tree = psutil.Process(process.pid)
     try:
         yield tree
@@ -111,6 +111,17 @@ def test_sigterm_ends_a_busy_worker_cleanly_and_gives_its_task_back(
     with worker(settings, tmp_path / "log"):
         wait_for(lambda: "end" in notes.words(), "the task given back")
     assert notes.words() == ["begin", "begin", "end"]
+
+
+def test_a_worker_whose_end_is_stuck_ends_all_the_same(settings: Settings, tmp_path: Path, notes: Notes) -> None:
+    assert send(settings, "contract.slow", str(notes), str(tmp_path / "go"))
+    with worker(settings, tmp_path / "log", "--stuck") as stuck:
+        wait_for(lambda: notes.words() == ["begin"], "the task to begin")
+        children = stuck.children(recursive=True)
+        stuck.send_signal(signal.SIGTERM)
+        assert stuck.wait(PATIENCE_S) == 0
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+        assert not alive
 
 
 def test_killing_the_pool_process_runs_the_task_again(settings: Settings, tmp_path: Path, notes: Notes) -> None:

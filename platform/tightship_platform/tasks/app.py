@@ -96,6 +96,7 @@ def create_celery(settings: Settings) -> Celery:
         task_time_limit=HARD_LIMIT_S,
         # On SIGTERM tasks get this long to end; then they are killed and their messages given back.
         worker_soft_shutdown_timeout=3.0,
+        worker_lost_wait=2.0,  # for a result of a pool process that is gone: ours keep theirs in the database
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_connection_timeout=_CONNECT_S,

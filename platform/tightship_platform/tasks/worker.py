@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from celery import bootsteps, signals
@@ -27,6 +29,8 @@ MAX_CHILD_KIB = 3 * 1024 * 1024
 """A pool process that has grown beyond this is replaced after its task."""
 LAST_RESORT_S = 15.0
 """A worker that should have ended by itself is ended after this long."""
+FAREWELL_S = 1.0
+"""Time for Python's own exit after that."""
 _PARENT_POLL_S = 1.0
 
 
@@ -95,6 +99,20 @@ def _end_within(seconds: float, exit_code: int) -> None:
     last_resort.start()
 
 
+def _call_first(number: signal.Signals, action: Callable[[], None]) -> None:
+    """Have this process (none that it forks) call `action` at that signal, before the handler that stands there."""
+    rest = signal.getsignal(number)
+    owner = os.getpid()
+
+    def handle(got: int, frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            action()
+        if callable(rest):
+            rest(got, frame)
+
+    signal.signal(number, handle)
+
+
 def _prepare(settings: Settings) -> Any:
     configure_logging()
     # Celery warns when it runs as root, for the sake of pickled messages; JSON is all that is accepted here.
@@ -132,12 +150,11 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     lock = hold_lock(settings.home, "beat", "one schedule is enough; run this worker without --beat") if beat else None
     stopping = threading.Event()
 
-    def stop(**_: Any) -> None:
+    def stop() -> None:
         stopping.set()
         # A shutdown in which Celery's threads wait for each other is rare, but lasts forever.
         _end_within(app.conf.worker_soft_shutdown_timeout + LAST_RESORT_S, 0)
 
-    signals.worker_shutting_down.connect(stop, weak=False)
     # Celery's signal handlers write advice about Ctrl-C to the original stdout, past the logs; without one they do not.
     vars(sys)["__stdout__"] = None
     app.steps["worker"].add(_Liveness)
@@ -152,6 +169,15 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
         without_heartbeat=True,
         loglevel="WARNING",
     )
+    install_handlers = worker.install_platform_tweaks
+
+    def install_handlers_behind_ours(celery_worker: Any) -> None:
+        install_handlers(celery_worker)
+        # First of all: Celery's own handlers wait for the pool, and announce the shutdown only then.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            _call_first(number, stop)
+
+    worker.install_platform_tweaks = install_handlers_behind_ours
     log.info(
         "Worker of %d %s on %s%s",
         concurrency,
@@ -162,7 +188,10 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     worker.start()
     if lock is not None:
         lock.close()
-    return 0 if stopping.is_set() else int(worker.exitcode or 0) or 1
+    exit_code = 0 if stopping.is_set() else int(worker.exitcode or 0) or 1
+    # All is given back. Billiard still waits at Python's exit for a lock, which a pool process that was killed may hold.
+    _end_within(FAREWELL_S, exit_code)
+    return exit_code
 
 
 def run_beat(settings: Settings) -> int:
