@@ -44,7 +44,7 @@ def step():
 own_profiler_at = time.time() + 5
 while True:
     step()
-    time.sleep(0.025)  # a job that waits leaves the cores to the tests beside it, and traces are small
+    time.sleep(0.05)  # a job that waits leaves the cores to the tests beside it, and traces are small
     if how == "own-profiler" and time.time() > own_profiler_at:
         with torch.profiler.profile():
             for _ in range(20):
@@ -61,6 +61,7 @@ while True:
     if over.item():
         break
 if world > 1:
+    del model  # it holds the group: one that goes with the interpreter may abort, with and without us
     dist.destroy_process_group()
 if how == "exit-3":
     sys.exit(3)
