@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
-# Most tests wait for processes, so four at once fit on two cores.
-PYTEST_ARGS ?= -n 4 --dist worksteal
+# Most tests wait for processes, so five at once fit on two cores.
+PYTEST_ARGS ?= -n 5 --dist worksteal
 
 # Hundreds of processes import the same modules: compiled once, each starts sooner.
 unexport PYTHONDONTWRITEBYTECODE

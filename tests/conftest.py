@@ -24,13 +24,14 @@ where it names no folder they fail.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
 import shutil
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,17 @@ REDIS = pytest.param("redis", marks=pytest.mark.redis)
 def pytest_report_header() -> str:
     """With what number the slices of this run can be drawn again."""
     return f"slices: TIGHTSHIP_SLICE={SLICE}"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What collecting imports stays to the end: looked through for garbage again and again, it takes as long again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _sliced_away(items: list[pytest.Item]) -> Iterator[pytest.Item]:
