@@ -189,7 +189,7 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     if lock is not None:
         lock.close()
     exit_code = 0 if stopping.is_set() else int(worker.exitcode or 0) or 1
-    # All is given back. Billiard still waits at Python's exit for a lock, which a pool process that was killed may hold.
+    # All is given back. At its exit Billiard waits for a lock, which a pool process that was killed may still hold.
     _end_within(FAREWELL_S, exit_code)
     return exit_code
 
