@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
-# Most tests wait for processes, so five at once fit on two cores.
-PYTEST_ARGS ?= -n 5 --dist worksteal
+# Most tests wait for processes, so four at once fit on two cores.
+PYTEST_ARGS ?= -n 4 --dist worksteal
 
 # Hundreds of processes import the same modules: compiled once, each starts sooner.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,7 +17,7 @@ export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection clean
+.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection readings clean
 
 all: lint types test  ## lint + types + tests
 
@@ -79,6 +79,9 @@ explore: install  ## every case of the sliced tests, then property, fuzz and inj
 
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)
+
+readings: install  ## our report against what was read in traces by hand; TIGHTSHIP_REFERENCE names the reference data
+	$(BIN)/python tests/readings/score.py $(ARGS)
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .demo build dist benchmarks/out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
