@@ -106,8 +106,8 @@ def main() -> int:
     table = Table("reading", "right", "partly", "wrong", "forbidden", "large found", "missed", "headline")
     for one in scores:
         counts = [str(one.count(verdict)) for verdict in ("right", "partly", "wrong", "forbidden")]
-        large = f"{len(one.found)}/{len(one.found) + len(one.missed)}"
-        table.add_row(one.name, *counts, large, ", ".join(one.missed), "contradicts" if one.contradictions else "")
+        of_large = f"{len(one.found)}/{len(one.found) + len(one.missed)}"
+        table.add_row(one.name, *counts, of_large, ", ".join(one.missed), "contradicts" if one.contradictions else "")
     console.print(table)
     for one in scores:
         for finding in one.said:
