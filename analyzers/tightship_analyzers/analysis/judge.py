@@ -10,6 +10,7 @@ from tightship_analyzers.analysis.summary import summarize, why_without_steps
 from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.program.seen_names import SeenNames
+from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import NOISE_FRAC, Failed, Finding, Judgement, TraceRule
@@ -52,7 +53,7 @@ def judge_facts(
         findings = [correct_for_overhead(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
-    if (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:
+    if facts[Recording].unfit is None and (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:
         notes.append(f"judged as a whole; figures per step {reason}")
     return Verdict(
         findings=findings, not_judged=not_judged, summary=summarize(facts, findings, notes, untraced_step_ns)
@@ -60,6 +61,9 @@ def judge_facts(
 
 
 def _judged(rule: TraceRule, facts: Facts) -> Judgement:
+    unfit = facts[Recording].unfit
+    if unfit is not None:
+        return NotApplicable(f"needs another recording: {unfit}")
     if rule.signs is not None:
         seen = facts.find(SeenNames)
         if seen is not None and not seen.show(rule.signs, in_frames=rule.signs_in_frames):

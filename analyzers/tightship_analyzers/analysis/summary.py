@@ -10,6 +10,7 @@ import numpy as np
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import Finding
@@ -19,6 +20,7 @@ from tightship_analyzers.metrics.kernel_classes import kernel_classes
 from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import union_of
 from tightship_analyzers.trace.model import EventKind, Trace
+from tightship_platform.results.analysis import rank as public
 from tightship_platform.results.analysis.rank import StepLength, TraceSummary
 from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
@@ -27,23 +29,34 @@ from tightship_platform.vocabulary import Bucket, SavingUnit
 BEHIND_FRAC = 0.5
 """Share of the device's work within the steps that was launched before; from then on it is worth saying."""
 
+HOW_TO_RECORD = "record the job later, once it is at work (`tightship profile RUN --duration 5s`)"
+
 ON_GPU = "nccl:"
 """How torch names the ranges of that back end's collectives."""
 
 
 def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_ns: int | None = None) -> TraceSummary:
     """Sum up one trace: what was judged, where its time went, and what the findings claim of it."""
-    trace = facts.trace
+    trace, recording = facts.trace, facts[Recording]
     window, split, steps, busy = facts.find(Window), facts.find(StepSplit), facts.find(Steps), facts.find(DeviceBusy)
     claims = merge_claims(findings, window, untraced_ns, partial(simulated_together, facts)) if window else []
     joint = simulated_together(facts, findings) if len(claims) > 1 else None
-    warnings = (*uncovered(trace), *trace.warnings, *_inferred(trace), *_remarks(trace, steps), *notes)
+    if recording.unfit is not None:
+        split = None
+    of_kind = _of_kind(trace, recording, steps)
+    warnings = (*uncovered(trace), *of_kind, *trace.warnings, *_inferred(trace), *_remarks(trace, steps), *notes)
     return TraceSummary(
         device=shown(trace.device_name),
         device_kind=trace.device_kind,
         events=trace.events,
         covered_frac=trace.covered_frac,
-        saving_unit=(SavingUnit.STEP if window.of_steps else SavingUnit.RECORDING).value if window else None,
+        recording=public.Recording(
+            graph_captures=recording.captures,
+            captured_frac=recording.captured_frac,
+            unseen_ns=recording.unseen_until_ns - trace.start_ns,
+            unfit=recording.unfit,
+        ),
+        saving_unit=_unit(window, recording),
         window_start_ns=window.start_ns if window else None,
         window_ns=window.window_ns if window else 0,
         steps=steps.count if steps else 0,
@@ -58,6 +71,25 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
         else min(1.0, sum(claim.share_frac for claim in claims)),
         warnings=[shown(line, 300) for line in warnings],
     )
+
+
+def _unit(window: Window | None, recording: Recording) -> str | None:
+    if window is None or recording.unfit is not None:
+        return None
+    return (SavingUnit.STEP if window.of_steps else SavingUnit.RECORDING).value
+
+
+def _of_kind(trace: Trace, recording: Recording, steps: Steps | None) -> Iterator[str]:
+    """What kind of recording it is, where that limits what can be said."""
+    if recording.unfit is not None:
+        yield f"nothing is judged: {recording.unfit}; {HOW_TO_RECORD}"
+    unseen_ns = recording.unseen_until_ns - trace.start_ns
+    if unseen_ns:
+        judged = "the first step is judged too short of work" if steps else "judged is what follows"
+        yield (
+            f"for its first {format_ns(unseen_ns)} the device ran earlier work that is not in the file, as of a window "
+            f"cut out of a longer recording; {judged}"
+        )
 
 
 def _lengths(steps: Steps) -> StepLength:

@@ -45,6 +45,8 @@ def headline(result: RunAnalysis) -> str:
     worst = least_productive(result)
     summary = worst.summary
     total = summary.window_ns
+    if summary.recording.unfit is not None:
+        return f"{_whom(result, worst)}No verdict on this recording: {summary.recording.unfit}."
     if not total or not summary.buckets:
         return "Nothing in the trace can be judged."
     losses = [row for row in losses_first(worst) if row[0] != Bucket.PRODUCTIVE]

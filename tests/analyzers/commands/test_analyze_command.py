@@ -43,6 +43,7 @@ def test_json_keys_are_stable() -> None:
         "device_kind",
         "events",
         "covered_frac",
+        "recording",
         "saving_unit",
         "window_start_ns",
         "window_ns",

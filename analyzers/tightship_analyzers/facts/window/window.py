@@ -9,6 +9,7 @@ import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.period import Period
+from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.model import Trace
 
@@ -20,7 +21,8 @@ class Window(Period):
     [Note: a recording as one window] What serves, or trains without an optimizer of torch, marks no steps. Its
     recording is then judged as one period: savings are what the whole recording would lose, and a share is one of the
     recorded time. The device's first and last work bound what a finding may claim: what is before and after is start
-    and end of the profiler, work that was launched before recording began, and waiting that nothing ended.
+    and end of the profiler, work that was launched before recording began, and waiting that nothing ended. It begins
+    where the device's work is in the file: see [Note: cut from a longer recording] in recording.py.
     """
 
     needs: ClassVar[Needs] = ()
@@ -42,7 +44,7 @@ class Window(Period):
         if not tables:
             return NotApplicable("needs operators or device events; the trace holds neither")
         tids = trace.host_ops.tid if len(trace.host_ops) else np.array([], dtype=np.int32)
-        start_ns = min(int(table.start_ns[0]) for table in tables)
+        start_ns = max(min(int(table.start_ns[0]) for table in tables), facts[Recording].unseen_until_ns)
         end_ns = max(int(table.end_ns.max()) for table in tables)
         if trace.covered_end_ns is not None:
             end_ns = min(end_ns, trace.covered_end_ns)

@@ -64,6 +64,20 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What kind of recording the file is."""
+
+    graph_captures: int
+    """Graphs that were captured during it."""
+    captured_frac: float
+    """Share of the launches that went into captured graphs, and ran nothing."""
+    unseen_ns: int
+    """Time at its start in which the device ran work that is not in the file; without steps it is not judged."""
+    unfit: str | None
+    """Why no verdict can rest on it; null where one can."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TraceSummary:
     """What was judged, and where its time went; kept with the row of the trace."""
 
@@ -76,6 +90,8 @@ class TraceSummary:
     covered_frac: float | None
     """Share of the recording whose device events are in the file; below 1 or null where it was cut off, and then the
     first of the warnings says so."""
+    recording: Recording
+    """What kind of recording it is."""
     saving_unit: str | None
     """`ns/step`, or without steps `ns/recording`; null where nothing can be judged."""
     window_start_ns: int | None

@@ -8,7 +8,7 @@ from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.skew import RankComparison
 
-VERSION = 1
+VERSION = 2
 """Of the form in which analyses are stored; one of another version is refused until it is analyzed again."""
 
 

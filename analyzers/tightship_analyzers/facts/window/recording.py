@@ -1,0 +1,97 @@
+"""What a trace shows, before anything in it is judged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from tightship_analyzers.facts.memo import Facts, Needs
+from tightship_analyzers.trace.coverage import work_calls
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.names import matcher
+from tightship_platform.units import format_frac, plural
+
+BEGIN_CAPTURE = re.compile(r"(cuda|hip|cu)StreamBeginCapture\w*")
+END_CAPTURE = re.compile(r"(cuda|hip|cu)StreamEndCapture\w*")
+
+CAPTURE_FRAC = 0.5
+"""Share of the launches within graph captures from which a recording is one of capturing."""
+
+LATE_NS = 1_000_000
+"""Work that begins so long after its call returned, on a device of which the file shows nothing, waited for other work.
+Source: on an empty device work begins within 0.01 ms of its call, or during it, in all reference traces (V100, A100,
+H100, B200, MI250, MI300X); where a recording was cut from a longer one it waits for 7.8 and 149 ms."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """What kind of recording the trace is, and what of the device's work it cannot show.
+
+    [Note: cut from a longer recording] Tools cut single steps out of a recording, and profilers start while the device
+    works. Then the device does, for a while, what the file does not hold, and looks idle. It shows in the first work of
+    all: it was launched and queued, and the device, idle as it seems, did not begin it. Until then nothing is known of
+    the device, and nothing is judged.
+    """
+
+    needs: ClassVar[Needs] = ()
+
+    captures: int
+    """Captures of graphs; what is launched in them does not run."""
+    captured_frac: float
+    """Share of the launches that were captured."""
+    unseen_until_ns: int
+    """Until then the device ran work that is not in the file; the start of the trace where it ran none."""
+
+    @property
+    def unfit(self) -> str | None:
+        """Why no verdict can rest on it; None where one can."""
+        if self.captured_frac < CAPTURE_FRAC:
+            return None
+        return (
+            f"it shows {plural(self.captures, 'graph')} being captured, not the job at work; "
+            f"{format_frac(self.captured_frac)} of the launches ran nothing"
+        )
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self:
+        """From the runtime's calls and the first work of the device."""
+        captured = _captured(facts.trace)
+        return cls(
+            captures=len(captured),
+            captured_frac=_captured_frac(facts.trace, captured),
+            unseen_until_ns=_unseen_until_ns(facts.trace),
+        )
+
+
+def _captured(trace: Trace) -> Intervals:
+    """From each begin of a capture to the next end of one by the same thread; to the end of the trace where none is."""
+    calls = trace.launches
+    begins = calls.take(trace.names.mask(calls.name, matcher(BEGIN_CAPTURE)))
+    if not len(begins):
+        return Intervals.none()
+    ends = calls.take(trace.names.mask(calls.name, matcher(END_CAPTURE)))
+    end_ns = np.full(len(begins), trace.end_ns, dtype=np.int64)
+    for tid in np.unique(begins.tid).tolist():
+        own = begins.tid == tid
+        known = np.append(np.sort(ends.end_ns[ends.tid == tid]), trace.end_ns)
+        end_ns[own] = known[np.searchsorted(known[:-1], begins.start_ns[own], side="right")]
+    return Intervals.of(begins.start_ns, end_ns)
+
+
+def _captured_frac(trace: Trace, captured: Intervals) -> float:
+    if not len(captured):
+        return 0.0
+    calls = trace.launches.take(work_calls(trace.names, trace.launches))
+    return float(captured.contains(calls.start_ns).mean()) if len(calls) else 0.0
+
+
+def _unseen_until_ns(trace: Trace) -> int:
+    events, calls = trace.device_events, trace.launches
+    if not len(events) or events.launch[0] < 0:
+        return trace.start_ns
+    first_ns, launched_ns = int(events.start_ns[0]), int(calls.end_ns[events.launch[0]])
+    return first_ns if first_ns - launched_ns > LATE_NS else trace.start_ns
