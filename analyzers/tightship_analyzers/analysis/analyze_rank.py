@@ -13,6 +13,7 @@ from tightship_analyzers.analysis.sources import open_source
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.evidence import longest_gaps
 from tightship_analyzers.findings.model import Finding
@@ -72,6 +73,8 @@ def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
         None if busy is None else busy.spans,
     )
     gaps = longest_gaps(facts, wanted.gaps)
+    if facts[Recording].unfit is not None:  # that the device idles means nothing then
+        gaps, figures = [], replace(figures, window_idle_causes=None, graph_idle_ns=None, critical_path=None)
     return RankPart(
         analysis=RankAnalysis(
             rank=rank,

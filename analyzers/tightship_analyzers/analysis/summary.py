@@ -29,7 +29,7 @@ from tightship_platform.vocabulary import Bucket, SavingUnit
 BEHIND_FRAC = 0.5
 """Share of the device's work within the steps that was launched before; from then on it is worth saying."""
 
-HOW_TO_RECORD = "record the job later, once it is at work (`tightship profile RUN --duration 5s`)"
+HOW_TO_RECORD = "record the job later, once it is at work: `tightship profile RUN --duration 5s`"
 
 ON_GPU = "nccl:"
 """How torch names the ranges of that back end's collectives."""
@@ -82,7 +82,7 @@ def _unit(window: Window | None, recording: Recording) -> str | None:
 def _of_kind(trace: Trace, recording: Recording, steps: Steps | None) -> Iterator[str]:
     """What kind of recording it is, where that limits what can be said."""
     if recording.unfit is not None:
-        yield f"nothing is judged: {recording.unfit}; {HOW_TO_RECORD}"
+        yield f"nothing is judged; {HOW_TO_RECORD}"
     unseen_ns = recording.unseen_until_ns - trace.start_ns
     if unseen_ns:
         judged = "the first step is judged too short of work" if steps else "judged is what follows"

@@ -133,7 +133,8 @@ def is_clean(result: RunAnalysis) -> bool:
 
 def uncovered_words(result: RunAnalysis) -> list[str]:
     """What of the recordings could not be judged, one line for each file; it limits the whole verdict."""
-    return [f"{one.source}: {one.summary.warnings[0]}" for one in result.ranks if one.summary.covered_frac != 1.0]
+    limited = [one for one in result.ranks if one.summary.covered_frac != 1.0 or one.summary.recording.unfit]
+    return [f"{one.source}: {one.summary.warnings[0]}" for one in limited]
 
 
 def not_judged_words(result: RunAnalysis) -> list[str]:

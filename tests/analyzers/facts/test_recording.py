@@ -11,6 +11,7 @@ from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.report.model import report_of
 from tightship_analyzers.report.sentences import headline
 from tightship_platform.results.analysis.run import RunAnalysis
 
@@ -95,7 +96,10 @@ def test_of_graphs_being_captured_nothing_is_judged(tmp_path: Path, begin: str) 
     assert one.summary.recording.graph_captures == 2
     assert (one.summary.buckets, one.summary.saving_unit, result.findings) == ({}, None, [])
     assert len(result.not_judged) == result.rules
-    assert one.summary.warnings[0].startswith("nothing is judged: it shows 2 graphs being captured")
+    assert one.summary.warnings[0].startswith("nothing is judged; record the job later")
+    assert (one.gaps, one.figures.window_idle_causes) == ([], None), "that the device idles means nothing"
+    titles = [section.title for section in report_of(result).sections]
+    assert titles == ["What the device did", "What was not judged, and why"]
 
 
 def test_a_job_at_work_that_captures_a_graph_is_judged(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def page(result: RunAnalysis) -> str:
     """The whole document; the same result gives the same bytes."""
     report = report_of(result)
     sections = [
-        ("where", _went(report), _where(result, report)),
+        ("where", _went(report), _where(result, report) if report.buckets else []),
         ("what", "What to do", findings_section(result, report)),
         *((section.key, section.title, section_body(result, section)) for section in report.sections),
     ]
