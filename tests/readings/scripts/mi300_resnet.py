@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
+from itertools import pairwise
 
 from raw_trace import Event, Interval, category, complete_events, length, on_device, union, within
 
@@ -51,7 +52,7 @@ def main(path: str) -> None:
     zero = events[0]["start"]
     device = on_device(events)
     steps = [one for one in events if category(one) == "user_annotation" and one["name"].startswith("ProfilerStep")]
-    for one, following in zip(steps, steps[1:], strict=False):
+    for one, following in pairwise(steps):
         print(f"host step {one['name']}: {ms(following['start'] - one['start'])} to the next")
     print(f"host step {steps[-1]['name']}: {ms(steps[-1]['end'] - steps[-1]['start'])}")
     print(f"Python calls in the file: {sum(category(one) == 'python_function' for one in events)}")
@@ -59,12 +60,12 @@ def main(path: str) -> None:
     ends = [one["end"] for one in device if "multi_tensor_apply" in one["name"]]
     count = len(ends) - 1
     window: Interval = (ends[0], ends[-1])
-    print(f"device steps: {[ms(b - a) for a, b in zip(ends, ends[1:], strict=False)]}")
+    print(f"device steps: {[ms(b - a) for a, b in pairwise(ends)]}")
     print(f"device step, mean of {count}: {(window[1] - window[0]) // count} ns")
     print(f"host's last step ends {ms(steps[-1]['end'] - zero)}, the device's {ms(ends[-1] - zero)}")
     busy = union((one["start"], one["end"]) for one in device)
     print(f"device busy in the device steps: {length(within(busy, window)) / (window[1] - window[0]):.4f}")
-    gaps = sorted((b[0] - a[1] for a, b in zip(busy, busy[1:], strict=False) if a[1] >= window[0]), reverse=True)
+    gaps = sorted((b[0] - a[1] for a, b in pairwise(busy) if a[1] >= window[0]), reverse=True)
     print(f"largest idle gaps in them: {[ms(gap) for gap in gaps[:3]]}")
     collectives = [one for one in device if "nccl" in one["name"]]
     on_network = union((one["start"], one["end"]) for one in collectives)
@@ -87,8 +88,10 @@ def main(path: str) -> None:
     loss = [one["start"] for one in device if "mse_backward" in one["name"] and one["start"] > window[0]]
     for start in loss:
         first, second = [one for one in collectives if one["start"] > start][:2]
-        print(f"backward begins {ms(first['start'] - start)} before all-reduce 1; 2 follows it by "
-              f"{ms(second['start'] - first['end'])}")  # fmt: skip
+        print(
+            f"backward begins {ms(first['start'] - start)} before all-reduce 1; 2 follows it by "
+            f"{ms(second['start'] - first['end'])}"
+        )
     time: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     number: Counter[str] = Counter()
@@ -98,8 +101,10 @@ def main(path: str) -> None:
         time[kind] += one["end"] - one["start"]
         alone[kind] += one["end"] - one["start"] - length(within(on_network, (one["start"], one["end"])))
     for kind, took in time.most_common():
-        print(f"per device step: {number[kind] / count:.0f} {kind} {ms(took / count)}, not under a collective "
-              f"{ms(alone[kind] / count)}")  # fmt: skip
+        print(
+            f"per device step: {number[kind] / count:.0f} {kind} {ms(took / count)}, not under a collective "
+            f"{ms(alone[kind] / count)}"
+        )
     launches = {
         one["args"]["correlation"]: one
         for one in events

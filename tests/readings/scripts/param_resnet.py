@@ -1,9 +1,10 @@
-"""ResNet-18 in float32 on a GeForce RTX 2080 Ti, one epoch's 30 batches from a loader: `python param_resnet.py TRACE`."""
+"""ResNet-18 in float32 on a GeForce RTX 2080 Ti, 30 batches from a loader: `python param_resnet.py TRACE`."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import pairwise
 
 from raw_trace import Interval, category, complete_events, length, on_device, union, within
 
@@ -35,14 +36,18 @@ def main(path: str) -> None:
         idle_in.append(span[1] - span[0] - length(within(busy, span)))
         following = fetches[number + 1]["start"] if number + 1 < len(fetches) else busy[-1][1]
         work = within(busy, (span[1], following))
-        print(f"batch {number}: fetched at {ms(span[0] - zero)}, took {ms(span[1] - span[0])}, device idle in it "
-              f"{ms(idle_in[-1])}; then {ms(following - span[1])} with {ms(length(work))} busy")  # fmt: skip
-    print(f"fetches but the first: {ms(sum(one['end'] - one['start'] for one in fetches[1:]))}, "
-          f"device idle in them {ms(sum(idle_in[1:]))}; in the first {ms(idle_in[0])}")  # fmt: skip
+        print(
+            f"batch {number}: fetched at {ms(span[0] - zero)}, took {ms(span[1] - span[0])}, device idle in it "
+            f"{ms(idle_in[-1])}; then {ms(following - span[1])} with {ms(length(work))} busy"
+        )
+    print(
+        f"fetches but the first: {ms(sum(one['end'] - one['start'] for one in fetches[1:]))}, "
+        f"device idle in them {ms(sum(idle_in[1:]))}; in the first {ms(idle_in[0])}"
+    )
     # Batches are handed out in order; of four workers every fourth batch comes from the same one.
     for worker in range(4):
         ready = [one["end"] for one in fetches[worker::4]]
-        between = [ms(b - a) for a, b in zip(ready, ready[1:], strict=False)]
+        between = [ms(b - a) for a, b in pairwise(ready)]
         print(f"batches {worker}, {worker + 4}, ...: handed out {between} apart")
     chain = fetches[29]["end"] - fetches[1]["end"]
     print(f"batch 1 to batch 29, seven batches of one worker after it: {ms(chain)}")
@@ -50,16 +55,27 @@ def main(path: str) -> None:
     print(f"first update: {ms(zeroed[0]['start'] - zero)} to {ms(updates[0]['end'] - zero)}")
     later = fetches[1]["start"]
     span_later: Interval = (later, busy[-1][1])
-    print(f"from the second fetch: {ms(span_later[1] - later)}, {29} batches, busy {ms(length(within(busy, span_later)))}")
-    for name in ("cudaFree", "cudaStreamCreateWithFlags", "cudaMalloc", "cudaDeviceSynchronize", "cudaStreamSynchronize"):
+    print(
+        f"from the second fetch: {ms(span_later[1] - later)}, 29 batches, busy {ms(length(within(busy, span_later)))}"
+    )
+    for name in (
+        "cudaFree",
+        "cudaStreamCreateWithFlags",
+        "cudaMalloc",
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+    ):
         calls = [one for one in events if one["name"] == name]
         after = sum(one["end"] - one["start"] for one in calls if one["start"] > later)
-        print(f"{name}: {len(calls)}, {ms(sum(one['end'] - one['start'] for one in calls))}, from the second fetch "
-              f"{ms(after)}")  # fmt: skip
+        print(
+            f"{name}: {len(calls)}, {ms(sum(one['end'] - one['start'] for one in calls))}, from the second fetch "
+            f"{ms(after)}"
+        )
     copies = [one for one in device if "Pageable" in one["name"] and int(one["args"]["bytes"]) > 1 << 20]
     took = sum(one["end"] - one["start"] for one in copies)
     size = int(copies[0]["args"]["bytes"])
-    print(f"batches copied from pageable memory: {len(copies)} of {size} bytes, {ms(took)}, {size * len(copies) / took:.2f} GB/s")
+    rate = size * len(copies) / took
+    print(f"batches copied from pageable memory: {len(copies)} of {size} bytes, {ms(took)}, {rate:.2f} GB/s")
     print(f"the last of them: {ms(copies[-1]['end'] - copies[-1]['start'])}")
     unrecorded = [
         min(one["start"] for one in events if one["start"] >= fetch["end"] and category(one) == "cpu_op") - fetch["end"]
