@@ -59,6 +59,10 @@ def idle_by_launch(device: list[Event], launches: dict[int, Event], steps: int) 
         call = launches.get(device[bisect_left(starts, after[0])]["args"]["correlation"])
         late = call is not None and call["start"] >= before[1]
         long = "above 1 ms" if after[0] - before[1] > 1_000_000 else "up to 1 ms"
+        if after[0] - before[1] > 1_000_000:
+            show(
+                "gap above 1 ms", ms(after[0] - before[1]), "at", ms(before[1] - device[0]["start"]), "after the first"
+            )
         total[f"{'launched late' if late else 'launched before'}, {long}"] += after[0] - before[1]
     for name, time in total.most_common():
         show(f"idle a step, {name}", ms(time / steps))

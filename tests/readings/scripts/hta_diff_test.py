@@ -159,6 +159,11 @@ def main(path: str) -> None:
     graphs = [call for call in calls if call["name"] == "cudaGraphLaunch"]
     nodes = sum(e["args"]["correlation"] in {call["args"]["correlation"] for call in graphs} for e in device)
     show("graph launches", len(graphs), ms(sum(map(took, graphs)) / steps), "a step, their device events", nodes)
+    for part in ("backward_codegen_rowwise_adagrad_unweighted_kernel_cta", "kernel_warp_per_row", "codegen_forward"):
+        show(
+            f"embedding a step, {part[-20:]}", ms(sum(took(event) for event in device if part in event["name"]) / steps)
+        )
+    show("largest gap", ms(max(after[0] - before[1] for before, after in pairwise(covered))))
     longest = [event for event in kernels if "cta_per_row" in event["name"]]
     show("embedding backward, long rows", len(longest), {ms(took(e)) for e in longest}, longest[0]["args"]["grid"])
     largest = max((e for e in device if "HtoD" in e["name"]), key=took)
