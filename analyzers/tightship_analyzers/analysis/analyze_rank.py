@@ -128,7 +128,7 @@ def with_rank(part: RankPart, rank: int) -> RankPart:
 
 def _picked(facts: Facts) -> Trace:
     steps = facts[Steps]
-    return launched_between(facts.trace, steps.start_ns, steps.end_ns)
+    return launched_between(facts.trace, steps.host_start_ns, steps.host_end_ns)
 
 
 def _costs(facts: Facts) -> list[FactCost]:

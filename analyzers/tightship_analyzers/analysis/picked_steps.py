@@ -23,7 +23,7 @@ def step_names(trace: Trace, steps: Steps) -> list[tuple[int, str]]:
     first = steps.first
     return [
         (number, shown(named.get(start, f"step {number}")))
-        for number, start in enumerate(steps.bounds_ns[:-1].tolist(), start=first)
+        for number, start in enumerate(steps.host_bounds_ns[:-1].tolist(), start=first)
     ]
 
 
@@ -41,8 +41,10 @@ def pick_step(facts: Facts, step: str) -> None:
     names = step_names(facts.trace, steps)
     for row, (number, name) in enumerate(names):
         if step in (str(number), name, f"#{name.removeprefix(PROFILER)}"):
-            bounds = np.array(steps.bounds_ns[row : row + 2], dtype=np.int64)
-            facts.give(replace(steps, bounds_ns=bounds, first=number))
+            bounds, host_bounds = (
+                np.array(ends[row : row + 2], dtype=np.int64) for ends in (steps.bounds_ns, steps.host_bounds_ns)
+            )
+            facts.give(replace(steps, bounds_ns=bounds, host_bounds_ns=host_bounds, first=number))
             return
     known = f"0 to {names[-1][0]}" + (f" or {names[0][1]} to {names[-1][1]}" if PROFILER in names[0][1] else "")
     raise Invalid("Step", step, f"a whole step of {shown(facts.trace.source)}: {known}")

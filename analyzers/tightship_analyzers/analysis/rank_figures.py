@@ -178,7 +178,7 @@ def _steps(facts: Facts, known: Steps | None) -> list[StepFigures]:
     if known is None:
         return []
     trace, idle, exposed = facts.trace, facts.find(IdleCauses), facts.find(ExposedCommunication)
-    measured = steps(trace, bounds_ns=known.bounds_ns)
+    measured = steps(trace, bounds_ns=known.bounds_ns, host_bounds_ns=known.host_bounds_ns)
     assert not isinstance(measured, NotApplicable), "steps with bounds are always applicable"
     return [
         StepFigures(

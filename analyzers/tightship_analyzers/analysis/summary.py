@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts, NotApplicable
@@ -25,9 +23,6 @@ from tightship_platform.results.analysis.rank import StepLength, TraceSummary
 from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, SavingUnit
-
-BEHIND_FRAC = 0.5
-"""Share of the device's work within the steps that was launched before; from then on it is worth saying."""
 
 HOW_TO_RECORD = "record the job later, once it is at work: `tightship profile RUN --duration 5s`"
 
@@ -137,22 +132,15 @@ def _inferred(trace: Trace) -> Iterator[str]:
 
 def _remarks(trace: Trace, steps: Steps | None) -> Iterator[str]:
     """What makes the figures mean something else than they seem to."""
-    events = trace.device_events
     if trace.device_kind == "cpu" and trace.names.ids(lambda text: text.startswith(ON_GPU)).size:
         yield (
             "judged as a job on the CPU, for the file holds no device events; but it used NCCL, which runs on GPUs: "
             "record them too (ProfilerActivity.CUDA)"
         )
-    if steps is None or not (events.launch >= 0).any():
-        return
-    inside = events.take((events.start_ns >= steps.start_ns) & (events.start_ns < steps.end_ns))
-    began_ns = steps.bounds_ns[np.searchsorted(steps.bounds_ns, inside.start_ns, side="right") - 1]
-    earlier = (inside.launch < 0) | (trace.launches.start_ns[inside.launch] < began_ns)
-    share = int(inside.dur_ns[earlier].sum()) / max(1, int(inside.dur_ns.sum()))
-    if share > BEHIND_FRAC:
+    if steps is not None and steps.lag_ns:
         yield (
-            f"{format_frac(share)} of the device's work within the steps was launched before its step began, or its "
-            "launch is not in the file: the device is so far behind the host that it does the work of earlier steps"
+            f"steps are counted on the device, which finishes them up to {format_ns(steps.lag_ns)} after the host "
+            "has launched them"
         )
 
 

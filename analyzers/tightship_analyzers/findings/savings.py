@@ -9,6 +9,10 @@ of the unchanged simulation is added on both sides. Where the rule's own low end
 it stands. Findings are simulated one by one, and together where they are shown together: two calls that wait for the
 same kernel save nothing alone, for the other one inherits the wait.
 
+[Note: the host's pace] A device far behind its host has work queued, which hides the host. With less work it catches
+up, and from then on the host sets the pace, which the few recorded steps do not show. So the low end is no more than
+what is left between the device's step and the host's.
+
 [Note: work that moves to other cores] A simulation takes the cores that the edited program needs for idle. The cores of
 a host that feeds an accelerator are not the device, and there that stands. On a CPU they are the device: loader workers
 or a thread that writes compete with the computation, and a trace does not hold the processor time that would show idle
@@ -23,12 +27,14 @@ from dataclasses import replace
 from functools import reduce
 from operator import or_
 
+from tightship_analyzers.facts.blocking.host_pace import HostPace
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Saving
 from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.units import format_ns
 from tightship_platform.vocabulary import Method
 
@@ -49,10 +55,18 @@ def saving_without(facts: Facts, edits: Edits, *, asker: str | None = None) -> S
     error = math.ceil(known.mean_error_frac * window.mean_ns)
     return Saving(
         value=value,
-        low=max(0, value - error),
+        low=min(max(0, value - error), _room_ns(facts, window, edits)),
         high=min(value + error, max(window.mean_ns, value)),
         method=Method.SIMULATED,
     )
+
+
+def _room_ns(facts: Facts, window: Window, edits: Edits) -> int:
+    """By how much a step can get shorter before the host sets the pace; see [Note: the host's pace]."""
+    if not window.lag_ns:
+        return window.mean_ns
+    gone = edits.host.get(window.tid, Intervals.none()).clip(window.host_start_ns, window.host_end_ns)
+    return max(0, window.mean_ns - facts[HostPace].step_ns + gone.measure_ns // window.count)
 
 
 def simulated(facts: Facts, finding: Finding) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,12 +33,16 @@ class StepTime:
 
     @property
     def duration_ns(self) -> int:
-        """On the host's clock."""
+        """From start to end."""
         return self.end_ns - self.start_ns
 
 
-def steps(trace: Trace, *, bounds_ns: Int64s | None = None) -> tuple[StepTime, ...] | NotApplicable:
+def steps(
+    trace: Trace, *, bounds_ns: Int64s | None = None, host_bounds_ns: Int64s | None = None
+) -> tuple[StepTime, ...] | NotApplicable:
     """The marked steps (`ProfilerStep#`) in order of start, or those between `bounds_ns`, which are ascending.
+
+    :param host_bounds_ns: when the host passed the bounds, where the device runs behind it: what it launched counts.
 
     Of marks that are one step (see `marked_steps`) the union counts.
     """
@@ -48,7 +53,9 @@ def steps(trace: Trace, *, bounds_ns: Int64s | None = None) -> tuple[StepTime, .
         spans = sorted(marked_steps(trace), key=lambda span: span[1:])
     if not spans:
         return NotApplicable(f"needs marked steps ({PROFILER}…) or bounds of steps; the trace marks none")
-    return tuple(_measured(trace, spans))
+    host = bounds_ns if host_bounds_ns is None else host_bounds_ns
+    calls = [(start, end) for _, start, end in spans] if host is None else pairwise(host.tolist())
+    return tuple(_measured(trace, spans, list(calls)))
 
 
 def step_count(trace: Trace) -> int | None:
@@ -59,7 +66,7 @@ def step_count(trace: Trace) -> int | None:
     return int(np.bincount(optimizers.name).max()) if len(optimizers) else None
 
 
-def _measured(trace: Trace, spans: Sequence[tuple[str, int, int]]) -> list[StepTime]:
+def _measured(trace: Trace, spans: Sequence[tuple[str, int, int]], calls: Sequence[tuple[int, int]]) -> list[StepTime]:
     events = trace.device_events
     start = np.array([span[1] for span in spans], dtype=np.int64)
     end = np.array([span[2] for span in spans], dtype=np.int64)
@@ -68,7 +75,7 @@ def _measured(trace: Trace, spans: Sequence[tuple[str, int, int]]) -> list[StepT
     launched = trace.launches.start_ns[events.launch[linked]]
     order = np.argsort(launched, kind="stable")
     launched, dur_before = launched[order], np.append(0, np.cumsum(events.dur_ns[linked][order]))
-    first, stop = np.searchsorted(launched, start), np.searchsorted(launched, end)
+    first, stop = np.searchsorted(launched, np.array(calls, dtype=np.int64).T)
     return [
         StepTime(
             name=name,

@@ -90,8 +90,8 @@ def test_of_graphs_being_captured_nothing_is_judged(tmp_path: Path, begin: str) 
     result = analyzed(capture(40, graphs=2, begin=begin), tmp_path)
     (one,) = result.ranks
     assert headline(result) == (
-        "No verdict on this recording: it shows 2 graphs being captured, not the job at work; "
-        "98.8 % of the launches ran nothing."
+        "No verdict on this recording: it shows 2 graphs being captured, not the job as it runs: "
+        "98.8 % of its launches ran nothing."
     )
     assert one.summary.recording.graph_captures == 2
     assert (one.summary.buckets, one.summary.saving_unit, result.findings) == ({}, None, [])

@@ -23,7 +23,8 @@ from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import SavingUnit
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
-STEPS = Window(np.array([0, 1000, 2000], dtype=np.int64), 0, True, 0, 2000)
+BOUNDS = np.array([0, 1000, 2000], dtype=np.int64)
+STEPS = Window(BOUNDS, BOUNDS, 0, True, 0, 2000)
 
 
 def finding(rule: str, *claims: tuple[int, int], low: int = 0, high: int = 0, place: str = "") -> Finding:

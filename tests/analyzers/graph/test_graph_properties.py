@@ -145,11 +145,17 @@ def test_a_critical_path_fills_its_step_exactly(events: list[tuple[Any, ...]]) -
 
 
 def test_an_event_without_its_launch_is_anchored_and_joined_to_nothing() -> None:
-    trace = opened([("kernel", (20_000, 1_000), 7, 5, False), ("call", (10_000, 100), MAIN, "cudaLaunchKernel", 4)])
+    trace = opened(
+        [
+            ("call", (10_000, 100), MAIN, "cudaLaunchKernel", 4),
+            ("kernel", (10_200, 100), 8, 4, False),
+            ("kernel", (20_000, 1_000), 7, 5, False),  # what comes before all with a launch is of the time before
+        ]
+    )
     known = Facts(trace)[DependencyGraph]
     graph = known.graph
     assert graph.counts.unlinked == 1
-    node = int(graph.device[0])
+    node = int(graph.device[1])
     assert [Edge(edge) for edge in graph.edge[graph.dst == node]] == [Edge.ANCHOR]
     assert known.unchanged.time_ns[node] == graph.time_ns[node]
     assert known.distrust is not None and "lacks the launch" in known.distrust

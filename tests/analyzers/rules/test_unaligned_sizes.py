@@ -87,7 +87,8 @@ def test_padding_cannot_beat_the_memory(tmp_path: Path) -> None:
     assert finding.saving.value == pytest.approx(SLOW_NS - least_ns, rel=0.01)
 
 
-def test_it_says_which_are_those_of_attention(tmp_path: Path) -> None:
+def test_those_of_an_unfused_attention_belong_to_its_rule(tmp_path: Path) -> None:
+    """Their sizes are counts of tokens."""
     job = GpuJob()
     for _ in range(STEPS):
         begun = job.now_ns
@@ -101,5 +102,4 @@ def test_it_says_which_are_those_of_attention(tmp_path: Path) -> None:
         job.step_of(begun)
     [finding] = judged(job, tmp_path)
     texts = [getattr(entry, "text", "") for entry in finding.evidence]
-    assert any(text.startswith(f"{3 * STEPS} products") for text in texts)
-    assert any(text.startswith(f"{2 * STEPS} of them in attention") for text in texts)
+    assert any(text.startswith(f"{STEPS} products") for text in texts)

@@ -72,7 +72,7 @@ class BlockingCopies:
         reading = trace.host_ops.take(trace.names.mask(trace.host_ops.name, READING_OPS.__contains__))
         waits &= outermost(calls.tid, calls.start_ns, calls.end_ns, reading) < 0
         waits &= facts[WorkThreads].among(calls.tid)
-        waits &= (calls.start_ns >= window.start_ns) & (end_ns <= window.end_ns)
+        waits &= (calls.start_ns >= window.host_start_ns) & (end_ns <= window.end_ns)
         for elsewhere in (facts.find(LoaderRanges), facts.find(Saves)):
             if elsewhere is not None:
                 waits &= ~elsewhere.spans.contains(calls.start_ns)

@@ -74,7 +74,7 @@ class HostSyncs:
         if not len(trace.launches):
             return NotApplicable("needs runtime calls (cudaStreamSynchronize and the like); the trace holds none")
         gaps, window = facts[DeviceGaps], facts[Window]
-        calls = trace.launches.overlapping(window.start_ns, window.end_ns)
+        calls = trace.launches.overlapping(window.host_start_ns, window.end_ns)
         calls = calls.take(facts[WorkThreads].among(calls.tid))
         waits = trace.names.mask(calls.name, matcher(SYNC_CALL))
         copies = trace.names.mask(calls.name, matcher(BLOCKING_COPY))

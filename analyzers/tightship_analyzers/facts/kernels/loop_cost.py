@@ -70,7 +70,7 @@ def _backward_of(loop: Loop, nodes: HostOps, steps: Steps) -> HostOps:
     if not len(later) or step is None:
         return nodes.take(np.array([], dtype=np.int64))
     inside = (nodes.seq >= later.min()) & (nodes.seq <= later.max())
-    inside &= (nodes.start_ns >= stop_ns) & (nodes.start_ns < steps.bounds_ns[step + 1])
+    inside &= (nodes.start_ns >= stop_ns) & (nodes.start_ns < steps.host_bounds_ns[step + 1])
     return nodes.take(inside)
 
 

@@ -59,8 +59,8 @@ class OptimizerWork:
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """Needs optimizer annotations and operators."""
         window, optimizer, tree = facts[Window], facts[OptimizerSteps], facts[OpTree]
-        inside = (optimizer.calls.start_ns >= window.start_ns) & (optimizer.calls.end_ns <= window.end_ns)
-        calls = optimizer.calls.take(inside)
+        calls = optimizer.calls
+        calls = calls.take((calls.start_ns >= window.host_start_ns) & (calls.end_ns <= window.host_end_ns))
         if not len(calls):
             return NotApplicable("needs a whole call of the optimizer within the window")
         names = facts.trace.names

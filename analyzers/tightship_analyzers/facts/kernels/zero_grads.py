@@ -32,7 +32,7 @@ class ZeroGrads:
         """Needs the annotation of torch's optimizers."""
         window, kernels = facts[Window], facts[KernelOps]
         calls = facts.trace.annotations_named(ZERO_GRAD)
-        calls = calls.take((calls.start_ns >= window.start_ns) & (calls.end_ns <= window.end_ns))
+        calls = calls.take((calls.start_ns >= window.host_start_ns) & (calls.end_ns <= window.host_end_ns))
         if not len(calls):
             return NotApplicable("needs a call of the optimizer's zero_grad within the window")
         launches = facts.trace.launches

@@ -74,7 +74,7 @@ class IndexedLoops:
         top = tree.top
         top = top.take((top.tid == steps.tid) & ~names.mask(top.name, lambda name: name.startswith(AUTOGRAD_NODE)))
         is_indexing = names.mask(top.name, INDEXING.__contains__)
-        bounds = np.searchsorted(top.start_ns, steps.bounds_ns)
+        bounds = np.searchsorted(top.start_ns, steps.host_bounds_ns)
         loops: list[Loop] = []
         for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             cuts = np.flatnonzero(is_indexing[first:last])

@@ -42,7 +42,7 @@ class OpTree:
         window, trace = facts[Window], facts.trace
         if not len(trace.host_ops):
             return NotApplicable("needs operators; the trace holds none")
-        ops = trace.host_ops.overlapping(window.start_ns, window.end_ns)
+        ops = trace.host_ops.overlapping(window.host_start_ns, window.end_ns)
         ops = ops.take(facts[WorkThreads].among(ops.tid))
         is_top, is_leaf = np.zeros(len(ops), np.bool_), np.zeros(len(ops), np.bool_)
         for tid in numbers_in(ops.tid).tolist():

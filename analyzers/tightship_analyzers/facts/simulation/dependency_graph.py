@@ -98,7 +98,7 @@ class DependencyGraph:
         """Needs operators, runtime calls or device events."""
         window = facts[Window]
         trace, steps = facts.trace, facts.find(Steps)
-        graph = build(trace, window.bounds_ns, steps.tid if steps else calling_thread(trace))
+        graph = build(trace, window.host_bounds_ns, steps.tid if steps else calling_thread(trace))
         events = trace.device_events
         inside = events.take((events.start_ns >= window.start_ns) & (events.start_ns < window.end_ns))
         anchored = int(inside.dur_ns[inside.launch < 0].sum())

@@ -13,6 +13,8 @@ class Period:
 
     bounds_ns: Int64s
     """(parts + 1,): ends of the parts, the first one being the start of the first."""
+    host_bounds_ns: Int64s
+    """(parts + 1,): when the training thread passed them; earlier, where the device runs far behind it."""
     tid: int
     """The training thread; without steps the thread that ran most operators; -1 where nothing ran on any."""
 
@@ -30,6 +32,21 @@ class Period:
     def end_ns(self) -> int:
         """Where the last ends."""
         return int(self.bounds_ns[-1])
+
+    @property
+    def host_start_ns(self) -> int:
+        """Where the first begins for the training thread."""
+        return int(self.host_bounds_ns[0])
+
+    @property
+    def host_end_ns(self) -> int:
+        """Where the last ends for the training thread."""
+        return int(self.host_bounds_ns[-1])
+
+    @property
+    def lag_ns(self) -> int:
+        """How far the device is behind the thread at most; 0 where its parts are those of the host."""
+        return int((self.bounds_ns - self.host_bounds_ns).max())
 
     @property
     def window_ns(self) -> int:

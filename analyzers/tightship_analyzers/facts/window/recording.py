@@ -52,8 +52,8 @@ class Recording:
         if self.captured_frac < CAPTURE_FRAC:
             return None
         return (
-            f"it shows {plural(self.captures, 'graph')} being captured, not the job at work; "
-            f"{format_frac(self.captured_frac)} of the launches ran nothing"
+            f"it shows {plural(self.captures, 'graph')} being captured, not the job as it runs: "
+            f"{format_frac(self.captured_frac)} of its launches ran nothing"
         )
 
     @classmethod

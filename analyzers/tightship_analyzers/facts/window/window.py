@@ -38,7 +38,7 @@ class Window(Period):
         """Steps if there are any."""
         steps = facts.find(Steps)
         if steps is not None:
-            return cls(steps.bounds_ns, steps.tid, True, steps.start_ns, steps.end_ns)
+            return cls(steps.bounds_ns, steps.host_bounds_ns, steps.tid, True, steps.start_ns, steps.end_ns)
         trace = facts.trace
         tables = [table for table in (trace.host_ops, trace.device_events, trace.launches) if len(table)]
         if not tables:
@@ -50,8 +50,10 @@ class Window(Period):
             end_ns = min(end_ns, trace.covered_end_ns)
         if end_ns <= start_ns:
             return NotApplicable("needs device events; the trace holds none")
+        bounds_ns = np.array([start_ns, end_ns], dtype=np.int64)
         return cls(
-            np.array([start_ns, end_ns], dtype=np.int64),
+            bounds_ns,
+            bounds_ns,
             int(np.bincount(tids).argmax()) if len(tids) else -1,
             False,
             *_work(trace, start_ns, end_ns),

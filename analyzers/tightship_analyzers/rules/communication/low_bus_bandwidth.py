@@ -109,13 +109,14 @@ def judge(facts: Facts) -> Judgement:
     if not is_worth(facts, claims, MIN_STEP_FRAC):
         return []
     worst, best_frac = int(events.dur_ns.argmax()), float(reached[rows].max())
+    kinds = shown(", ".join(sorted({names[name] for name in calls.collective[rows].tolist() if name >= 0})), 60)
     where = costliest(facts, calls.op[rows], events.dur_ns, shown(names[int(events.name[worst])], 100))
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Collectives far below the bandwidth of {link} cost {share_of(facts, claims)}",
+            title=f"Collectives ({kinds}) far below the bandwidth of {link} cost {share_of(facts, claims)}",
             where=where,
             fix="See with NCCL_DEBUG=INFO which transport is used; remove NCCL_P2P_DISABLE, NCCL_ALGO and the like",
             low_ns=int(min(sure_ns, claims.measure_ns)),

@@ -56,7 +56,7 @@ def judge(facts: Facts) -> Judgement:
     steps, launches, names = facts[Steps], facts.trace.launches, facts.trace.names
     chosen = names.mask(launches.name, matcher(ALLOCATING_CALL))
     calls = launches.take(chosen & facts[WorkThreads].among(launches.tid))
-    calls = calls.take((calls.start_ns >= steps.start_ns) & (calls.start_ns < steps.end_ns))
+    calls = calls.take((calls.start_ns >= steps.host_start_ns) & (calls.start_ns < steps.host_end_ns))
     if steps.count > 1 and (not len(calls) or _step(steps, int(calls.start_ns.max())) == 0):
         return []
     return claim_pauses(
@@ -78,7 +78,7 @@ def judge(facts: Facts) -> Judgement:
 
 
 def _step(steps: Steps, time_ns: int) -> int:
-    return int(np.searchsorted(steps.bounds_ns, time_ns, side="right")) - 1
+    return int(np.searchsorted(steps.host_bounds_ns, time_ns, side="right")) - 1
 
 
 RULE = TraceRule(

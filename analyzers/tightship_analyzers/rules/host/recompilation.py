@@ -65,7 +65,7 @@ def judge(facts: Facts) -> Judgement:
     steps, trace = facts[Steps], facts.trace
     # A compilation shows as a range, as a Python call, or as both.
     pauses = _outermost(_compiling(facts, trace.host_ops), _compiling(facts, trace.frames))
-    if steps.count > 1 and not (pauses.start_ns >= steps.bounds_ns[1]).any():
+    if steps.count > 1 and not (pauses.start_ns >= steps.host_bounds_ns[1]).any():
         return []
     return claim_pauses(
         facts,

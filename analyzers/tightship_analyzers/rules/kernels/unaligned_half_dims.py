@@ -4,7 +4,8 @@
 `mm`, `addmm`, `bmm` and `baddbmm` of float16 or bfloat16 with a dimension that is not a multiple of 8, whose kernels
 reach a lower rate than the aligned products of the same trace; together more than 2 % of the step. Which dimension
 matters depends on how the factors lie in memory: a kernel whose name tells how much it reads at once decides, else the
-two dimensions along which rows lie in memory as a rule (in (m×k) × (k×n): k and n).
+two dimensions along which rows lie in memory as a rule (in (m×k) × (k×n): k and n). Products of an unfused attention
+are not among them: their sizes are counts of tokens, which nobody pads, and `unfused-attention` does away with them.
 
 ## Why it costs
 Tensor cores read 16 bytes at a time, 8 elements of half precision. With other sizes the library must use kernels that
@@ -27,7 +28,7 @@ rate; where there is none within a factor of 4, half of it. The low end is 0.
 
 ## Known misses
 Needs recorded shapes. Factors that lie transposed, where the kernel's name does not tell. Convolutions, and products
-inside fused attention.
+inside attention.
 
 ## Source
 NVIDIA, "Matrix Multiplication Background User's Guide" (alignment: 16 bytes); torch/profiler/_pattern_matcher.py
@@ -60,8 +61,6 @@ from tightship_analyzers.findings.claim import (
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.trace.model import Int64s
-from tightship_platform.results.evidence import Evidence
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
@@ -91,7 +90,12 @@ def judge(facts: Facts) -> Judgement:
     duration = kernels.events.dur_ns
     halves = [product for product in halves if duration[product.at] >= MIN_KERNEL_NS]
     is_odd = [_is_odd(product, facts.trace.names[int(kernels.events.name[product.at])]) for product in halves]
-    odd = [product for product, wrong in zip(halves, is_odd, strict=True) if wrong]
+    fused = _of_attention(facts)
+    odd = [
+        product
+        for product, wrong in zip(halves, is_odd, strict=True)
+        if wrong and int(kernels.op[product.at]) not in fused
+    ]
     if not odd:
         return []
     aligned = [
@@ -133,7 +137,6 @@ def judge(facts: Facts) -> Judgement:
                     len(aligned),
                     "products",
                 ),
-                _of_attention(facts, kernels.op[rows]),
                 mostly_in(facts, kernels.op[rows], lost.astype(np.int64)),
                 change(f"nn.Linear(…, {size})", f"nn.Linear(…, {padded})  # and ignore what is added")
                 if worst.batch == 1
@@ -152,13 +155,11 @@ def _is_odd(product: Product, kernel: str) -> bool:
     return any(size % MULTIPLE for size in along if size > 1)
 
 
-def _of_attention(facts: Facts, ops: Int64s) -> Evidence | None:
-    """How many of these operators `unfused-attention` would do away with."""
+def _of_attention(facts: Facts) -> set[int]:
+    """Products of an unfused attention, rows in `Trace.host_ops`: their sizes are counts of tokens, which no user pads,
+    and `unfused-attention` does away with them."""
     attention = facts.find(PlainAttention)
-    count = int(np.isin(ops, attention.products).sum()) if attention is not None else 0
-    if not count:
-        return None
-    return fact(f"{count} of them in attention: a fused kernel avoids them", count, "products")
+    return set() if attention is None else set(attention.products.tolist())
 
 
 def _left(product: Product, duration_ns: int, aligned: list[tuple[int, float]], memory: float) -> float:
