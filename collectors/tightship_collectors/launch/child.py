@@ -82,9 +82,9 @@ class Child:
             return None
         if os.WIFSTOPPED(status):
             if os.WSTOPSIG(status) in _JOB_CONTROL_STOPS:
-                # Ctrl-Z: the shell waits for us to stop, and continues us when the user says `fg`.
+                # Ctrl-Z: the shell waits for us to stop, and continues us when the user says `fg`. Its SIGCONT is then
+                # held ready for `wait`, and passed on should it have been sent to us alone.
                 os.kill(os.getpid(), signal.SIGSTOP)
-                os.kill(self.pid, signal.SIGCONT)
             return None
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else 128 - code
