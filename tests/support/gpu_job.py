@@ -35,6 +35,7 @@ class GpuJob(DeviceTrace):
     distributed: dict[str, Any] = field(default_factory=dict)
     """What `distributedInfo` has besides the rank."""
     _steps: int = 0
+    _next_ns: int | None = None
     _seq: int = 0
 
     def kernel_of(
@@ -94,6 +95,11 @@ class GpuJob(DeviceTrace):
         if self.stacks:
             self.python(FRAME, begun_ns, self.now_ns)
 
+    def begin_step(self) -> None:
+        """The next step begins with a kernel; then recording ends."""
+        self._next_ns = self.now_ns
+        self.kernel_of(10 * US)
+
     def read(self, folder: Path) -> Trace:
         (folder / "job.json").write_bytes(self.text())
         return traces.open(folder / "job.json")
@@ -103,8 +109,8 @@ class GpuJob(DeviceTrace):
         return {"id": 0, "name": self.device} | ({"numSms": known.units} if known else {})
 
     def text(self) -> bytes:
-        """The trace as Kineto writes it; a last, empty step closes the one before."""
-        self.step(self._steps + 1, self.now_ns, self.now_ns + US)
+        """The trace as Kineto writes it; a last step, of which little was recorded, closes the one before."""
+        self.step(self._steps + 1, self.now_ns if self._next_ns is None else self._next_ns, self.now_ns + US)
         before = {"baseTimeNanoseconds": ORIGIN_NS, "deviceProperties": [self._properties()]}
         reported = self.distributed | ({} if self.rank is None else {"rank": self.rank})
         after = {"distributedInfo": {"backend": "nccl"} | reported} if reported else {}

@@ -330,11 +330,12 @@ EXPECTED_NS: dict[str, int] = {
 
 
 def job_of(rule: str, *, bad: bool) -> GpuJob:
-    """The whole recording: STEPS equal steps."""
+    """The whole recording: STEPS equal steps, and the begin of another."""
     job = GpuJob()
     for _ in range(STEPS):
         begun = job.now_ns
         JOBS[rule](job, bad)
         job.drain()
         job.step_of(begun)
+    job.begin_step()
     return job

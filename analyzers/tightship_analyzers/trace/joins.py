@@ -62,3 +62,13 @@ def sorted_distinct(values: Int64s) -> Int64s:
     """As `np.unique`, whose hash table takes a hundred times as long on a million moments in order (NumPy 2.4)."""
     ordered: Int64s = np.sort(values, kind="stable")
     return np.compress(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)], ordered)
+
+
+def first_rows(*columns: Int32s | Int64s) -> Int64s:
+    """The first row of each combination of values, ascending."""
+    order = np.lexsort(columns)
+    differs = np.ones(len(order), dtype=np.bool_)
+    if len(order):
+        differs[1:] = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    rows: Int64s = np.sort(order[differs])
+    return rows

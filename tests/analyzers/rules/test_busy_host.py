@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from gpu_job import MS, PLACE, US, GpuJob
 from rule_jobs import STEPS, host_code, work
+from trace_files import trace_text
 
+from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.rules.host.busy_host import BUFFERS, FUSE, MOVE, RULE, Remedy
@@ -105,3 +107,46 @@ def test_without_stacks_only_operators_count(tmp_path: Path) -> None:
     assert findings(tmp_path, pause, stacks=False) == []
     [finding] = findings(tmp_path, lambda job: host_code(job, True), stacks=False)
     assert finding.place == "aten::topk"
+
+
+def host_in(steps: set[int], count: int) -> Callable[[GpuJob], None]:
+    """The host is busy in these of the steps only."""
+    at = iter(range(count))
+
+    def part(job: GpuJob) -> None:
+        if next(at) in steps:
+            job.pause(PAUSE_NS * count)
+
+    return part
+
+
+def test_what_happens_in_one_step_only_is_not_priced_as_if_it_came_back(tmp_path: Path) -> None:
+    assert findings(tmp_path, host_in({1}, STEPS)) == []
+    [finding] = findings(tmp_path, host_in({1, 3}, STEPS))
+    assert finding.saving.value == pytest.approx(2 * PAUSE_NS, rel=0.02)
+
+
+def unmarked(folder: Path, name: str, *dims: object, launches: bool = True) -> list[Finding]:
+    """A recording without steps, of calls that take the host long; each with its shapes."""
+    job = GpuJob(stacks=False)
+    for shape in (*dims, None):
+        work(job)
+        job.drain()
+        begun = job.now_ns
+        job.pause(PAUSE_NS if shape else 0)
+        if launches:
+            job.kernel_of(20 * US)
+        job.host(name, begun, job.now_ns, **({"Input Dims": shape} if shape else {}))
+    work(job)
+    job.events = [event for event in job.events if "ProfilerStep" not in event["name"]]
+    (folder / "job.json").write_bytes(trace_text(job.events))
+    return list(RULE.judge(Facts(traces.open(folder / "job.json"))))  # type: ignore[arg-type]
+
+
+def test_without_steps_the_first_call_with_each_shape_is_start_up(tmp_path: Path) -> None:
+    assert unmarked(tmp_path, "own::product", [[8, 8]], [[16, 8]], [[32, 8]]) == []
+    assert unmarked(tmp_path, "own::product", [[8, 8]], [[8, 8]], [[8, 8]]) != []
+
+
+def test_what_computes_on_the_host_has_no_kernel_to_choose(tmp_path: Path) -> None:
+    assert unmarked(tmp_path, "aten::resize", [[8, 8]], [[16, 8]], [[32, 8]], launches=False) != []

@@ -53,14 +53,23 @@ class DeviceBusy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceGaps:
-    """When the device did nothing, within the window."""
+    """When the device did nothing, within the window.
+
+    [Note: after the last work] Whoever waits for the last work of a recording keeps nothing waiting: the result is
+    read, the program or the profiler ends, and nothing is launched that could have been launched earlier. What such a
+    wait costs, if it does, the file does not show.
+    """
 
     needs: ClassVar[Needs] = (DeviceBusy, Window)
 
     spans: Intervals
+    followed: Intervals
+    """Those that work of the device follows, in the window or after it."""
 
     @classmethod
     def derive(cls, facts: Facts) -> Self:
         """What is left of the window."""
-        busy, window = facts[DeviceBusy], facts[Window]
-        return cls(busy.spans.gaps(window.start_ns, window.end_ns))
+        busy, window, events = facts[DeviceBusy], facts[Window], facts.trace.device_events
+        spans = busy.spans.gaps(window.start_ns, window.end_ns)
+        last_ns = int(events.start_ns[-1]) if len(events) else window.end_ns
+        return cls(spans, spans.clip(window.start_ns, last_ns))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 from tightship_analyzers.facts.activity.cause import Cause
-from tightship_analyzers.facts.activity.first_launches import loading_launches
+from tightship_analyzers.facts.activity.first_launches import choosing_operators, loading_launches
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.loader_ranges import LOADER
 from tightship_analyzers.facts.program.saves import SAVE_FRAMES
@@ -87,7 +87,7 @@ class HostThread:
         silent = seen.gaps(trace.start_ns, trace.end_ns)
         long = silent.end_ns - silent.start_ns > MAX_SILENCE_NS
         busy = Intervals(silent.start_ns[long], silent.end_ns[long]).gaps(trace.start_ns, trace.end_ns)
-        loading = loading_launches(trace, tid)
+        loading = loading_launches(trace, tid) | choosing_operators(trace, tid)
         return cls(seen, busy, tuple(_causes(trace.names, loading, marks, *tables)))
 
 

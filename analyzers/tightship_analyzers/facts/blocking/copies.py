@@ -47,7 +47,7 @@ class BlockingCopies:
     """(copies,) from or to memory that the driver had to stage."""
     to_device: Bools
     gaps: Intervals
-    """When the device idled."""
+    """When the device idled before other work."""
 
     def cost(self, rows: Bools) -> Intervals:
         """Device time that these waits cost: the gap after each, and while the driver stages memory those during it."""
@@ -86,7 +86,7 @@ class BlockingCopies:
             end_ns,
             memory.pageable[waits],
             memory.to_device[waits],
-            gaps.spans,
+            gaps.followed,
         )
 
 

@@ -85,7 +85,7 @@ class HostSyncs:
             if elsewhere is not None:
                 kept &= ~elsewhere.spans.contains(calls.start_ns)
         calls, op = calls.take(kept), op[kept]
-        return cls(calls, op, *stall_cost(calls.start_ns, calls.end_ns, gaps.spans))
+        return cls(calls, op, *stall_cost(calls.start_ns, calls.end_ns, gaps.followed))
 
 
 def _around(facts: Facts, calls: Launches, wanted: frozenset[str]) -> Int32s:

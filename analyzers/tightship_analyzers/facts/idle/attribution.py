@@ -55,9 +55,17 @@ class Attribution:
 
     def _found(self, waits: Waits, queued: Cause, queued_row: Int64s, edges: Intervals) -> Iterator[Found]:
         yield self._queued(waits, queued, queued_row)
-        stalls = self._stalls.found(Intervals(waits.start_ns, waits.end_ns)) if self._stalls else None
+        stalls = self._stalls_of(self._stalls, waits) if self._stalls else None
         for tid, time, busy in self._by_thread(waits):
             yield from self._host(time, tid, stalls, edges, busy)
+
+    @staticmethod
+    def _stalls_of(stalls: Stalls, waits: Waits) -> Found:
+        """Those that keep work waiting; see [Note: after the last work] in device_busy.py."""
+        last = waits.event < 0
+        found = stalls.found(Intervals(waits.start_ns[~last], waits.end_ns[~last]))
+        nothing_waits = Intervals.of(waits.start_ns[last], waits.end_ns[last])
+        return found.cut_to(Intervals(found.start_ns, found.end_ns) - nothing_waits)
 
     def _thread(self, tid: int) -> HostThread:
         if tid not in self._threads:

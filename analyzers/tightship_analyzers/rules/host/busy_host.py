@@ -33,9 +33,11 @@ The value is the idle time. The low end is 0: some of it may have to be where it
 
 ## Known misses
 Without Python stacks Python between two operators, and all else is one finding, at the operator that takes half or
-more of it. Functions that take less than 2 % each. Where the trace marks no steps, what the first call of an operator
-takes: libraries are loaded there. Python in a backward thread. Gaps that end in work whose launch the trace does not
-hold: what it waited for is not known. Other work of DistributedDataParallel and of optimizers.
+more of it. Functions that take less than 2 % each. What libraries take to load and to choose a kernel for new
+shapes, in the first call of an operator with them; where the trace marks no steps, all of that call. What only one of
+three or more steps has (start-up, an evaluation): how often it comes back is not known. Python in a backward thread.
+Gaps that end in work whose launch the trace does not hold: what it waited for is not known. Other work of
+DistributedDataParallel and of optimizers.
 
 ## Source
 https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html. Dispatching an operator takes 5 to 100 µs; ten times as
@@ -49,6 +51,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tightship_analyzers.facts.activity.first_launches import launched_in
 from tightship_analyzers.facts.idle.causes import Cause, IdleCauses
 from tightship_analyzers.facts.idle.dispatch_gaps import MAX_GAP_NS
 from tightship_analyzers.facts.kernels.filled_copies import FilledCopies
@@ -67,13 +70,16 @@ from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
 from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.joins import first_rows
 from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
-
+MANY_STEPS = 3
+"""Of so many recorded steps or more, what one has only is not taken for a part of every step. Of two it may be every
+other one."""
 
 ISSUING = re.compile(r".*(Launch|Memcpy|Memset|MemPrefetch).*")
 """Runtime and driver calls that give the device something to do."""
@@ -135,7 +141,7 @@ def judge(facts: Facts) -> Judgement:
         claims = Intervals.of(part.start_ns[rows], part.end_ns[rows])
         if not frame:
             claims = claims & _in_operators(facts)
-        if is_worth(facts, claims, MIN_STEP_FRAC):
+        if is_worth(facts, claims, MIN_STEP_FRAC) and _comes_back(facts, claims):
             place = frame or _mostly(_operators(facts, claims), claims.measure_ns)
             findings.append(_finding(facts, claims, MOVE, place))
     return findings
@@ -155,14 +161,24 @@ def _stretches(facts: Facts) -> Intervals:
     return Intervals(held.start_ns[kept], held.end_ns[kept])
 
 
+def _comes_back(facts: Facts, claims: Intervals) -> bool:
+    """Of several steps more than one have it."""
+    window = facts[Window]
+    if window.count < MANY_STEPS:
+        return True
+    step = np.searchsorted(window.bounds_ns, claims.start_ns, side="right")
+    return bool((step != step[0]).any())
+
+
 def _first_calls(facts: Facts) -> Intervals:
-    """In a recording without steps: the first call of each operator, which loads libraries and tunes; start-up that a
-    marked step would not hold."""
+    """In a recording without steps: the first call of each operator, and if it launches kernels of each of its shapes,
+    in which libraries load and tune; start-up that a marked step would not hold."""
     tree = facts.find(OpTree)
     if tree is None or facts[Window].of_steps:
         return Intervals.none()
-    _, first = np.unique(tree.top.name, return_index=True)
-    return Intervals.of_table(tree.top.take(first))
+    top = tree.top
+    shapes = np.where(launched_in(facts.trace, top) >= 0, top.shapes, -1)
+    return Intervals.of_table(top.take(first_rows(top.name, shapes)))
 
 
 def _of_torch(facts: Facts) -> tuple[Intervals, Intervals, Intervals]:

@@ -195,7 +195,7 @@ def test_a_real_starved_gpu_waits_for_input() -> None:
 def test_a_real_launch_bound_gpu_waits_for_dispatch_at_a_line() -> None:
     facts = Facts(traces.open(TRACES / "tracelens" / "b200" / "eager_trace.json.gz"))
     idle = facts[IdleCauses].window
-    assert idle.by_cause()[Cause.HOST_DISPATCH] > 0.9 * idle.measure_ns
+    assert idle.by_cause()[Cause.HOST_DISPATCH] > 0.85 * idle.measure_ns
     placed = sum(row.ns for row in idle.rows() if row.place.frame)
     assert placed > 0.9 * idle.measure_ns
     assert Intervals.none() == idle.spans(Cause.INPUT)
