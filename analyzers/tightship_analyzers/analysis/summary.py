@@ -7,6 +7,7 @@ from functools import partial
 
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.idle.step_split import StepSplit
+from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
@@ -39,7 +40,8 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
     if recording.unfit is not None:
         split = None
     of_kind = _of_kind(trace, recording, steps)
-    warnings = (*uncovered(trace), *of_kind, *trace.warnings, *_inferred(trace), *_remarks(trace, steps), *notes)
+    remarks = (*_inferred(trace), *_of_device(facts), *_remarks(trace, steps))
+    warnings = (*uncovered(trace), *of_kind, *trace.warnings, *remarks, *notes)
     return TraceSummary(
         device=shown(trace.device_name),
         device_kind=trace.device_kind,
@@ -128,6 +130,13 @@ def _inferred(trace: Trace) -> Iterator[str]:
         yield (
             f"{plural(count, 'device event')} counted as communication by name alone; the trace says nothing more of it"
         )
+
+
+def _of_device(facts: Facts) -> Iterator[str]:
+    """For which device it is taken, where its name is none that is listed."""
+    model = facts.find(DeviceModel)
+    if model is not None and model.inferred is not None:
+        yield f"the device is taken for {model.device.id} {model.inferred}"
 
 
 def _remarks(trace: Trace, steps: Steps | None) -> Iterator[str]:

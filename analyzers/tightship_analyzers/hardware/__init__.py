@@ -10,5 +10,18 @@ from tightship_analyzers.hardware.devices import (
     find,
     read_devices,
 )
+from tightship_analyzers.hardware.recognition import Recognised, Reported, recognise
 
-__all__ = ["DTYPES", "FILE_NAME", "LINKS", "Device", "HardwareError", "devices", "find", "read_devices"]
+__all__ = [
+    "DTYPES",
+    "FILE_NAME",
+    "LINKS",
+    "Device",
+    "HardwareError",
+    "Recognised",
+    "Reported",
+    "devices",
+    "find",
+    "read_devices",
+    "recognise",
+]

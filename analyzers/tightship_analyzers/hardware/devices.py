@@ -45,7 +45,7 @@ _NUMBERS = {
 _WHOLE = ("units", "devices_per_package")
 _TABLES = {"vector_tflops": DTYPES, "matrix_tflops": DTYPES, "links_gb_per_s": LINKS}
 _MOST_IN_TABLE = 100_000_000
-_TEXTS = ("id", "vendor", "architecture", "capability", "source")
+_TEXTS = ("id", "family", "vendor", "architecture", "capability", "source")
 _REQUIRED = ("id", "names", "vendor", "units", "memory_gib", "memory_gb_per_s", "source")
 _KNOWN = (*_TEXTS, "names", *_NUMBERS, *_TABLES)
 
@@ -63,6 +63,8 @@ class Device:
     id: str
     names: tuple[str, ...]
     """As CUDA, HIP and NVML report it."""
+    family: str = ""
+    """The word of the name that variants share (`V100`)."""
     vendor: str
     architecture: str = ""
     capability: str = ""

@@ -31,6 +31,7 @@ from tightship_analyzers.trace.columns import (
 from tightship_analyzers.trace.names import Names
 
 __all__ = [
+    "NO_NAME",
     "Annotations",
     "Bools",
     "Collectives",
@@ -52,6 +53,10 @@ __all__ = [
     "Thread",
     "Trace",
 ]
+
+
+NO_NAME = "unknown device"
+"""Model of a device whose trace gives it no name."""
 
 
 class Thread(NamedTuple):
@@ -79,7 +84,7 @@ class Trace:
     source: str
     """Where it was read from."""
     device_name: str
-    """Model of the device, `cpu` where the trace has none."""
+    """Model of the device as it reports it, `NO_NAME` where it does not; `cpu` where the trace has no device."""
     device_kind: Literal["gpu", "cpu"]
     """`cpu`: no accelerator was used, so the operators themselves are the device timeline."""
     rank: int | None
@@ -107,6 +112,8 @@ class Trace:
     names: Names
     threads: tuple[Thread, ...]
     shapes: tuple[Shapes, ...]
+    device_properties: Mapping[str, object] = field(default_factory=dict)
+    """What the device says of itself: the entry of `deviceProperties` that is its own."""
     properties: Mapping[str, object] = field(default_factory=dict)
     """The other top-level entries of the file (`deviceProperties`, `with_stack`, `host_name`, …)."""
 

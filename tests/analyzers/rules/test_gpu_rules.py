@@ -70,7 +70,33 @@ def test_no_other_rule_cries_wolf(rule: str, tmp_path: Path) -> None:
     assert [finding.rule for finding in said.findings if finding.share_frac > 0.05] == []
 
 
-@pytest.mark.parametrize("rule", ["fp32-gemm", "low-bus-bandwidth", "low-grid"])
+def test_kernels_show_tensor_cores_of_a_device_that_is_not_known(tmp_path: Path) -> None:
+    """A trace of PyTorch 1.8 holds no properties of devices, and kernels of cuBLAS say what they were built for."""
+    for device, kernel, expected in (
+        ("Some Other Device", "ampere_sgemm_128x64_nn", "TF32"),
+        ("Some Other Device", "volta_sgemm_128x64_nn", "float16"),
+        ("Some Other Device", "maxwell_sgemm_128x64_nn", ""),
+        ("Tesla V100-DGXS-32GB", "maxwell_sgemm_128x64_nn", "float16"),
+    ):
+        job = GpuJob(device=device)
+        for _ in range(STEPS):
+            begun = job.now_ns
+            for _ in range(5):
+                job.op("aten::mm", (900 * US, kernel))
+            job.drain()
+            job.step_of(begun)
+        if not expected:
+            assert "fp32-gemm" in judge_trace(job.read(tmp_path)).not_judged
+            continue
+        found = judged(job, "fp32-gemm", tmp_path)
+        assert expected in found[0].fix, (device, kernel)
+        if device == "Some Other Device":
+            saving = found[0].saving
+            assert saving.low == 0 < saving.value < saving.high
+            assert any("not in the catalogue" in getattr(entry, "text", "") for entry in found[0].evidence)
+
+
+@pytest.mark.parametrize("rule", ["low-bus-bandwidth", "low-grid"])
 def test_an_unknown_device_disables_only_what_needs_its_rates(rule: str, tmp_path: Path) -> None:
     job = job_of(rule, bad=True)
     job.device = "Some Other Device"

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 from tightship_analyzers import hardware
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
+from tightship_analyzers.trace.model import NO_NAME
 from tightship_platform.text import shown
 
 
@@ -18,23 +19,20 @@ class DeviceModel:
     needs: ClassVar[Needs] = ()
 
     device: hardware.Device
+    inferred: str | None
+    """By what it was recognised where not by a name that the catalogue lists; the end of a sentence."""
 
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
-        """Needs a device that the catalogue lists."""
+        """Needs a device that the catalogue lists, by its name or by what it says of itself."""
         trace = facts.trace
         if trace.device_kind != "gpu":
             return NotApplicable("needs an accelerator; the trace has no device events")
-        reported = reported_properties(facts)
-        found = hardware.find(
-            trace.device_name,
-            units=_whole(reported.get("numSms")),
-            memory_bytes=_whole(reported.get("totalGlobalMem")),
-        )
+        found = hardware.recognise(_reported(trace.device_name, trace.device_properties))
         if found is None:
             name = shown(trace.device_name, 60)
             return NotApplicable(f"needs the rates of {name!r}; add it to $TIGHTSHIP_HOME/{hardware.FILE_NAME}")
-        return cls(found)
+        return cls(found.device, None if found.by_name else found.how)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,20 +46,23 @@ class DeviceUnits:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """As the device itself reports, else by its model."""
-        units = _whole(reported_properties(facts).get("numSms"))
+        units = _whole(facts.trace.device_properties.get("numSms"))
         if units:
             return cls(units)
         model = facts.get(DeviceModel)
         return model if isinstance(model, NotApplicable) else cls(model.device.units)
 
 
-def reported_properties(facts: Facts) -> Mapping[str, object]:
-    """What the device of this name says about itself (`deviceProperties`); empty where the trace holds nothing."""
-    listed = facts.trace.properties.get("deviceProperties")
-    for entry in listed if isinstance(listed, list) else ():
-        if isinstance(entry, dict) and entry.get("name") == facts.trace.device_name:
-            return entry
-    return {}
+def _reported(name: str, said: Mapping[str, object]) -> hardware.Reported:
+    minor = said.get("computeMinor")
+    return hardware.Reported(
+        name="" if name == NO_NAME else name,
+        units=_whole(said.get("numSms")),
+        memory_bytes=_whole(said.get("totalGlobalMem")),
+        major=_whole(said.get("computeMajor")),
+        minor=0 if minor == 0 else _whole(minor),
+        warp=_whole(said.get("warpSize")),
+    )
 
 
 def _whole(value: object) -> int | None:

@@ -22,7 +22,9 @@ with torch.autocast("cuda", dtype=torch.bfloat16):     # V100 and T4: torch.floa
 ```
 
 The saving is what the same kernels would take less, at most two thirds of each: real kernels gain up to three times,
-not the ratio of the peak rates, which is the high end. The low end assumes one and a half times.
+not the ratio of the peak rates, which is the high end. The low end assumes one and a half times. On a device that is
+not in the catalogue, and of which only its compute capability or its kernels tell that it has tensor cores, three times
+is the high end, one and a half the value, and nothing is sure: on some devices TF32 is no faster than float32.
 
 ## Known misses
 Kernels shorter than 10 µs are left out: their launch limits them. AMD's kernels do not tell their type by name. Whether
@@ -40,8 +42,8 @@ import re
 
 import numpy as np
 
-from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.tensor_cores import TensorCores
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
@@ -56,7 +58,7 @@ from tightship_analyzers.findings.claim import (
     within_window,
 )
 from tightship_analyzers.findings.evidence import change, fact
-from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
+from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_platform.text import shown
 from tightship_platform.units import plural
@@ -77,15 +79,12 @@ TENSOR = re.compile(r"tensorop|_tf32|s1688|s16816|xmma_\w+_tf32|_h884|hmma|half_
 
 def judge(facts: Facts) -> Judgement:
     """All kernels together, at the place that costs most."""
-    kernels, names, device = facts[KernelOps], facts.trace.names, facts[DeviceModel].device
-    target = "tf32" if "tf32" in device.matrix_flops else "fp16"
-    plain, matrix = device.flops("fp32", matrix=False), device.matrix_flops.get(target)
-    if not plain or not matrix or matrix <= plain:
-        return NotApplicable(f"needs a device with tensor cores; {device.id} lists none that are faster than float32")
+    kernels, names, cores = facts[KernelOps], facts.trace.names, facts[TensorCores]
     slow = names.mask(kernels.events.name, lambda name: SIMT.search(name) is not None and not TENSOR.search(name))
     rows = np.flatnonzero(slow & (kernels.events.dur_ns >= MIN_KERNEL_NS))
     events = kernels.events.take(rows)
-    left = max(plain / matrix, 1 / MAX_SPEEDUP)
+    high_left = 1 / (cores.gain or MAX_SPEEDUP)
+    left = max(high_left, 1 / MAX_SPEEDUP) if cores.gain else 1 / SURE_SPEEDUP
 
     def saved(frac: float) -> int:
         return within_window(facts, gone(events, np.full(len(events), frac))).measure_ns
@@ -95,7 +94,7 @@ def judge(facts: Facts) -> Judgement:
         return []
     lost_ns = np.rint(events.dur_ns * (1 - left)).astype(np.int64)
     where = costliest(facts, kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
-    tf32 = target == "tf32"
+    tf32 = cores.target == "tf32"
     return [
         claim(
             facts,
@@ -106,20 +105,15 @@ def judge(facts: Facts) -> Judgement:
             fix='Allow TF32: torch.backends.cuda.matmul.fp32_precision = "tf32"; or autocast to bfloat16'
             if tf32
             else "Use mixed precision: torch.autocast with float16 and a GradScaler",
-            low_ns=saved(1 - max(left, 1 / SURE_SPEEDUP)),
-            high_ns=saved(1 - plain / matrix),
+            low_ns=saved(1 - max(left, 1 / SURE_SPEEDUP)) if cores.gain else 0,
+            high_ns=saved(1 - high_left),
             evidence=[
                 fact(
                     f"{plural(len(rows), 'kernel')} {in_window(facts)}, {time_of(facts, int(events.dur_ns.sum()))}",
                     len(rows),
                     "kernels",
                 ),
-                fact(
-                    f"{device.id} reaches {plain / 1e12:.1f} TFLOP/s in float32 and {matrix / 1e12:.0f} in {target} "
-                    "on its tensor cores",
-                    matrix / plain,
-                    "times",
-                ),
+                fact(cores.text, cores.gain, "times" if cores.gain else ""),
                 mostly_in(facts, kernels.op[rows], events.dur_ns),
                 change(
                     "loss = model(batch)",
@@ -135,7 +129,7 @@ def judge(facts: Facts) -> Judgement:
 
 RULE = TraceRule(
     id="fp32-gemm",
-    needs=(Window, KernelOps, DeviceModel),
+    needs=(Window, KernelOps, TensorCores),
     title="FP32 GEMM kernels do not use tensor cores",
     fix="Allow TF32, or use mixed precision",
     judge=judge,

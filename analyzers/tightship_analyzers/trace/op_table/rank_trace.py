@@ -29,7 +29,7 @@ from tightship_analyzers.trace.columns import (
     Syncs,
     blank_columns,
 )
-from tightship_analyzers.trace.model import Thread, Trace
+from tightship_analyzers.trace.model import NO_NAME, Thread, Trace
 from tightship_analyzers.trace.names import Names
 from tightship_analyzers.trace.op_table.op_types import COMMUNICATES, POINT_TO_POINT, OpType
 from tightship_analyzers.trace.op_table.table import Int64s, OpTable, OpTableError
@@ -84,7 +84,7 @@ def rank_trace(table: OpTable, rank: int) -> Trace:
 
     return Trace(
         source=f"{table.source}#rank={rank}",
-        device_name="unknown device",
+        device_name=NO_NAME,
         device_kind="gpu",
         rank=rank,
         world_size=workers,
