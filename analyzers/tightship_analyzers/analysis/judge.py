@@ -87,4 +87,4 @@ def _above_noise(facts: Facts, findings: list[Finding]) -> list[Finding]:
     if joint is not None and joint.value >= NOISE_FRAC * facts[Window].mean_ns:
         # Such as two reads of a value of which the second inherits the wait where the first one goes.
         return findings
-    return [finding for finding in findings if finding.share_frac >= NOISE_FRAC]
+    return [finding for finding in findings if finding.share_frac >= NOISE_FRAC or finding.is_hidden]

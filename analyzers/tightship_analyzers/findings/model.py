@@ -97,6 +97,8 @@ class Finding:
     """The program without the defect. Where the trace's dependency graph reproduces the measured steps, it is run again
     with these edits and gives the value of the saving (`simulated`); the rule's low and high keep their proportion to
     its value. None: the saving stays as the rule gives it."""
+    is_hidden: bool = False
+    """Device work that a slow host hides: alone it saves next to nothing, with a faster host up to its high end."""
     most_frac: float = 1.0
     """Share of a step that acting on it gives back at most, whatever a step takes without recording."""
 

@@ -79,7 +79,7 @@ def path_words(one: RankAnalysis) -> str:
 
 def roofline_title(roof: Roofline) -> str:
     """The heading, with the model of the device."""
-    return f"Roofline ({roof.device.replace('-', ' ').upper()})"
+    return f"Roofline ({roof.device.replace('-', ' ').upper().replace(' OR ', ' or ')})"
 
 
 def roofline_words(one: RankAnalysis, roof: Roofline) -> str:

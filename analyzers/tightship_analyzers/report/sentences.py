@@ -196,6 +196,8 @@ def saving_words(finding: TraceFinding) -> str:
             return f"estimate, upper bound {format_ns(saving.high)}{per}, {share}"
         value, low, high = (format_ns(ns) for ns in (saving.value, saving.low, saving.high))
         return f"estimate {value}{per} ({low} to upper bound {high}), {share}"
+    if not saving.value and saving.high:
+        return f"nothing alone, up to {format_ns(saving.high)}{per} once the host launches faster ({saving.method})"
     if not saving.low and saving.value == saving.high:
         return f"up to {format_ns(saving.high)}{per} ({saving.method}), {share}"
     between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "

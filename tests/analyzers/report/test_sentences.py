@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.units import format_frac
-from tightship_platform.vocabulary import Bucket, SavingUnit
+from tightship_platform.vocabulary import Bucket, Method, SavingUnit
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 
@@ -136,6 +137,9 @@ def test_a_clean_bill_says_how_many_rules_judged(tmp_path: Path) -> None:
     assert "No advice: no rule applied" in words_of("starved-input"), "the trace has no loader"
 
 
+HIDDEN = Saving(value=0, low=0, high=7_000_000, method=Method.SIMULATED)
+
+
 def internal(rule: str, *, value: int, low: int, high: int) -> Finding:
     saving, share = Saving(value=value, low=low, high=high), value / 1_000_000_000
     return Finding(rule=rule, title=rule, place="", fix="", saving=saving, unit=SavingUnit.STEP, share_frac=share)
@@ -154,6 +158,8 @@ def test_a_saving_that_may_be_nothing_is_not_given_by_its_upper_end() -> None:
     assert saving_words(sure) == "estimate 200 ms a step (180 ms to upper bound 220 ms), 20.0 % of it"
     exact = finding("c", value=200_000_000, low=200_000_000, high=200_000_000)
     assert saving_words(exact) == "estimate, upper bound 200 ms a step, 20.0 % of it"
+    hidden = public_finding(replace(internal("f", value=0, low=0, high=7_000_000), saving=HIDDEN), "x", 0)
+    assert saving_words(hidden) == "nothing alone, up to 7.00 ms a step once the host launches faster (simulated)"
     wide = finding("e", value=300_000_000, low=0, high=300_000_000)
     assert midpoint_frac(wide) == 0.15 and midpoint_frac(sure) == 0.2
     assert midpoint_frac(finding("d", value=0, low=0, high=0)) == 0

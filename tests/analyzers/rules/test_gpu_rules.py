@@ -96,6 +96,21 @@ def test_kernels_show_tensor_cores_of_a_device_that_is_not_known(tmp_path: Path)
             assert any("not in the catalogue" in getattr(entry, "text", "") for entry in found[0].evidence)
 
 
+def test_device_work_that_a_slow_host_hides_is_shown_with_what_it_may_bring(tmp_path: Path) -> None:
+    """The host needs 100 µs for each product of 60 µs: shorter ones make longer gaps, until launches take less."""
+    job = GpuJob()
+    for _ in range(STEPS):
+        begun = job.now_ns
+        for _ in range(20):
+            job.op("aten::mm", (60 * US, "ampere_sgemm_128x64_nn"), host_ns=100 * US)
+        job.step_of(begun)
+    found = {finding.rule: finding for finding in judge_trace(job.read(tmp_path)).findings}
+    saving = found["fp32-gemm"].saving
+    assert saving.method is Method.SIMULATED
+    assert saving.value <= 10 * US < 20 * 40 * US <= saving.high
+    assert any("once it launches faster" in getattr(entry, "text", "") for entry in found["fp32-gemm"].evidence)
+
+
 @pytest.mark.parametrize("rule", ["low-bus-bandwidth", "low-grid"])
 def test_an_unknown_device_disables_only_what_needs_its_rates(rule: str, tmp_path: Path) -> None:
     job = job_of(rule, bad=True)
