@@ -7,6 +7,7 @@ from functools import partial
 
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.idle.step_split import StepSplit
+from tightship_analyzers.facts.idle.unrecorded import Unrecorded
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window.recording import Recording
@@ -14,7 +15,7 @@ from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.findings.overlap import merge_claims
-from tightship_analyzers.findings.savings import simulated_together
+from tightship_analyzers.findings.savings import distrust, simulated_together
 from tightship_analyzers.metrics.kernel_classes import kernel_classes
 from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import union_of
@@ -25,7 +26,7 @@ from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, SavingUnit
 
-HOW_TO_RECORD = "record the job later, once it is at work: `tightship profile RUN --duration 5s`"
+HOW_TO_RECORD = "record some seconds of the job at work: `tightship profile RUN --duration 5s`"
 
 ON_GPU = "nccl:"
 """How torch names the ranges of that back end's collectives."""
@@ -37,9 +38,10 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
     window, split, steps, busy = facts.find(Window), facts.find(StepSplit), facts.find(Steps), facts.find(DeviceBusy)
     claims = merge_claims(findings, window, untraced_ns, partial(simulated_together, facts)) if window else []
     joint = simulated_together(facts, findings) if len(claims) > 1 else None
+    unrecorded = facts.find(Unrecorded)
     if recording.unfit is not None:
-        split = None
-    of_kind = _of_kind(trace, recording, steps)
+        split = unrecorded = None
+    of_kind = (*_of_kind(trace, recording, steps), *_incomplete(unrecorded))
     remarks = (*_inferred(trace), *_of_device(facts), *_remarks(trace, steps))
     warnings = (*uncovered(trace), *of_kind, *trace.warnings, *remarks, *notes)
     return TraceSummary(
@@ -51,6 +53,8 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
             graph_captures=recording.captures,
             captured_frac=recording.captured_frac,
             unseen_ns=recording.unseen_until_ns - trace.start_ns,
+            unrecorded_ns=unrecorded.ns if unrecorded else None,
+            distrust=distrust(facts) if split else None,
             unfit=recording.unfit,
         ),
         saving_unit=_unit(window, recording),
@@ -82,10 +86,19 @@ def _of_kind(trace: Trace, recording: Recording, steps: Steps | None) -> Iterato
         yield f"nothing is judged; {HOW_TO_RECORD}"
     unseen_ns = recording.unseen_until_ns - trace.start_ns
     if unseen_ns:
-        judged = "the first step is judged too short of work" if steps else "judged is what follows"
+        judged = "judged are the steps that begin after that" if steps else "judged is what follows"
         yield (
             f"for its first {format_ns(unseen_ns)} the device ran earlier work that is not in the file, as of a window "
             f"cut out of a longer recording; {judged}"
+        )
+
+
+def _incomplete(unrecorded: Unrecorded | None) -> Iterator[str]:
+    """What the file lacks of the device's work, where that is much."""
+    if unrecorded is not None and unrecorded.distrust is not None:
+        yield (
+            f"{unrecorded.distrust} (nodes of captured graphs without a record, events that were taken out, another "
+            "process): busy time is a lower end; record again, whole and with a current PyTorch"
         )
 
 

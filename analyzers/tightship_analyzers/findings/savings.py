@@ -18,6 +18,9 @@ gaps, no shorter steps: a finding on device work saves little alone. But profili
 and what makes the host faster (fewer launches, graphs) is advice of its own. So the high end stays that of the device
 work, the evidence says what the host leaves, and the finding is shown even where nothing of it comes back alone.
 
+[Note: a recording that is not understood] Where the unchanged simulation misses the recording, or the device did what
+the file does not hold, nothing is simulated, and the low end is 0.
+
 [Note: work that moves to other cores] A simulation takes the cores that the edited program needs for idle. The cores of
 a host that feeds an accelerator are not the device, and there that stands. On a CPU they are the device: loader workers
 or a thread that writes compete with the computation, and a trace does not hold the processor time that would show idle
@@ -33,6 +36,7 @@ from functools import reduce
 from operator import or_
 
 from tightship_analyzers.facts.blocking.host_pace import HostPace
+from tightship_analyzers.facts.idle.unrecorded import Unrecorded
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.window import Window
@@ -49,6 +53,9 @@ def saving_without(facts: Facts, edits: Edits, *, asker: str | None = None) -> S
     if _competes(facts, edits):
         return NotApplicable("needs idle cores, which the trace does not show")
     known, window = facts.get(DependencyGraph, asker=asker), facts.get(Window, asker=asker)
+    reason = distrust(facts)
+    if reason is not None:
+        return NotApplicable(reason)
     if isinstance(window, NotApplicable):
         return window
     if isinstance(known, NotApplicable):
@@ -82,7 +89,7 @@ def simulated(facts: Facts, finding: Finding) -> Finding:
     found, bound = saving_without(facts, finding.without, asker=finding.rule), finding.saving
     if isinstance(found, NotApplicable):
         why = fact(f"A bound, not simulated: {found.reason}")
-        least = 0 if _competes(facts, finding.without) else bound.low
+        least = 0 if _competes(facts, finding.without) or distrust(facts) is not None else bound.low
         return replace(finding, saving=replace(bound, low=least), evidence=[*finding.evidence, why])
     low, high = found.low, found.high
     if bound.value:
@@ -133,6 +140,15 @@ def simulated_together(facts: Facts, findings: Sequence[Finding]) -> Saving | No
         return None
     found = saving_without(facts, reduce(or_, edits))
     return None if isinstance(found, NotApplicable) else found
+
+
+def distrust(facts: Facts) -> str | None:
+    """Why the recording does not say what bounds the job; None where it does.
+    See [Note: a recording that is not understood]."""
+    unrecorded, known = facts.find(Unrecorded), facts.find(DependencyGraph)
+    if unrecorded is not None and unrecorded.distrust is not None:
+        return unrecorded.distrust
+    return known.distrust if known is not None and known.is_unlike else None
 
 
 def _competes(facts: Facts, edits: Edits) -> bool:

@@ -17,11 +17,12 @@ MAX_TIES = 64
 """Nodes of one nanosecond that may depend on each other in a row; beyond that the times are not to be trusted."""
 
 
-def build(trace: Trace, bounds_ns: Int64s, tid: int) -> Graph:
+def build(trace: Trace, bounds_ns: Int64s, tid: int, unseen_until_ns: int = 0) -> Graph:
     """The dependencies of one rank's trace.
 
     :param bounds_ns: ascending ends of the steps, the first one being the start of the first step.
     :param tid: the thread that makes the steps and calls for the backward passes; -1 for none.
+    :param unseen_until_ns: until then the device ran what is not in the trace, and its first work had to wait.
     """
     streams = Streams.of(trace)
     waits, between = host_waits(trace, streams), stream_waits(trace, streams)
@@ -33,7 +34,7 @@ def build(trace: Trace, bounds_ns: Int64s, tid: int) -> Graph:
     # All of it is in the parts now; the order takes as much memory again.
     del host, device, waits, between
     order, kept = parts.causes_first()
-    parts.hold_the_rest(kept)
+    parts.hold_the_rest(kept, first_too=unseen_until_ns > trace.start_ns)
     kept = np.append(kept, np.ones(len(parts.src) - len(kept), dtype=np.bool_))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -121,12 +122,16 @@ class _Parts:
         alone[self.first_device :] = True
         return place - np.maximum.accumulate(np.where(alone, place, 0))
 
-    def hold_the_rest(self, kept: Bools) -> None:
-        """Edges from the root to what nothing else holds: first nodes, device events without a launch that fits."""
+    def hold_the_rest(self, kept: Bools, *, first_too: bool) -> None:
+        """Edges from the root to what nothing else holds: first nodes, device events without a launch that fits.
+
+        :param first_too: hold the first device event as well.
+        """
         held = np.zeros(len(self.time_ns), dtype=np.bool_)
         held[0] = True
         held[self.dst[kept]] = True
         held[self._unlinked] = False
+        held[self.first_device : self.first_device + 1] &= not first_too
         free = np.flatnonzero(~held)
         kinds = np.where(free < self.first_device, Edge.START, Edge.ANCHOR)
         self.src = np.append(self.src, np.zeros(len(free), dtype=np.int64))

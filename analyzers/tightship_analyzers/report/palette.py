@@ -36,6 +36,7 @@ CAUSE_LABEL: dict[Cause, str] = {
     Cause.GARBAGE_COLLECTION: "host collecting garbage",
     Cause.COLLECTIVE_WAIT: "waiting for a collective",
     Cause.DEVICE_DEPENDENCY: "between queued kernels (dependency or launch latency)",
+    Cause.UNRECORDED: "device work that the file does not hold",
     Cause.WINDOW_EDGE: "before the first or after the last kernel",
     Cause.UNEXPLAINED: "cause not recorded",
 }

@@ -40,6 +40,10 @@ HOST_CLAUSE = {
 """The same for `host` where something else than launching work takes the most of it."""
 
 
+NO_CAUSE = (Cause.UNEXPLAINED.word, Cause.UNRECORDED.word, Cause.WINDOW_EDGE.word)
+"""What is unexplained, and why."""
+
+
 def headline(result: RunAnalysis) -> str:
     """One sentence: how much of the step was work, and what took most of the rest; of several ranks for the worst."""
     worst = least_productive(result)
@@ -49,6 +53,9 @@ def headline(result: RunAnalysis) -> str:
         return f"{_whom(result, worst)}No verdict on this recording: {summary.recording.unfit}."
     if not total or not summary.buckets:
         return "Nothing in the trace can be judged."
+    distrust = summary.recording.distrust
+    if distrust is not None:
+        return f"{_whom(result, worst)}What bounds the job is not known: {distrust}."
     losses = [row for row in losses_first(worst) if row[0] != Bucket.PRODUCTIVE]
     apart = " without communication" if summary.buckets.get(Bucket.COMMUNICATION) else ""
     text = (
@@ -80,7 +87,10 @@ def _clause(one: RankAnalysis, part: str) -> str:
     by_cause = {row.cause: 0 for row in rows}
     for row in rows:
         by_cause[row.cause] += row.ns
-    if part == Bucket.UNEXPLAINED and by_cause.get(Cause.WINDOW_EDGE.word, 0) > by_cause.get(Cause.UNEXPLAINED.word, 0):
+    unknown = max(NO_CAUSE, key=lambda word: by_cause.get(word, 0))
+    if part == Bucket.UNEXPLAINED and unknown == Cause.UNRECORDED.word:
+        return "device work that the file does not hold"
+    if part == Bucket.UNEXPLAINED and unknown == Cause.WINDOW_EDGE.word:
         edges = [row for row in rows if row.cause == Cause.WINDOW_EDGE.word]
         place = max(edges, key=lambda row: row.ns).place
         return "idle before the first or after the last kernel" + (f" (on the CPU: {place})" if place else "")

@@ -235,7 +235,7 @@ class TestMemo:
         assert found.costs == {}
         first = found[Steps]
         assert found[Steps] is first
-        assert set(found.costs) == {"Steps", "OptimizerSteps"}
+        assert set(found.costs) == {"Steps", "OptimizerSteps", "Recording"}
         assert found.costs["OptimizerSteps"].used_by == ["Steps"]
 
     def test_an_undeclared_need_is_a_defect(self, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_real_device_traces_are_judged_and_split_exactly(recording: Path) -> Non
     said = judge_trace(traces.open(recording))
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
     judged = said.summary.recording.unfit is None
-    assert judged == ("capture_traces" not in recording.parts)
+    assert judged == ("capture_traces" not in recording.parts and recording.name != "backward_thread.json")
     assert sum(said.summary.buckets.values()) == (said.summary.window_ns if judged else 0)
     assert 0 <= said.summary.joint_saving_frac <= 1
 

@@ -65,6 +65,57 @@ def test_a_long_launch_hides_no_earlier_work(tmp_path: Path) -> None:
     assert of(made, tmp_path).unseen_until_ns == at(100)
 
 
+def test_of_next_to_no_work_of_the_device_nothing_is_judged(tmp_path: Path) -> None:
+    made = MadeTrace()
+    made.launch(100, 110, link=1)
+    made.kernel(400_000, 400_045, link=1)
+    result = analyzed(made, tmp_path)
+    assert headline(result) == (
+        "No verdict on this recording: it holds 45.0 µs of the device's work, after earlier work that is not in the "
+        "file."
+    )
+    assert result.findings == []
+
+
+def stepping(held_us: int, *, unseen_us: int = 0) -> MadeTrace:
+    """Two steps of 20 ms: a kernel of 8 ms, and one that was queued with it and begins `held_us` after it."""
+    made = MadeTrace()
+    for step in range(2):
+        begin = 100_000 * step + 1000
+        made.mark(f"ProfilerStep#{step}", begin, begin + 100_000)
+        for number, start in enumerate((begin + 30 + unseen_us, begin + 30 + unseen_us + 8000 + held_us)):
+            link = 2 * step + number + 1
+            made.launch(begin + 10 * number, begin + 10 * number + 5, link=link)
+            made.kernel(start, start + 8000, link=link)
+    made.mark("ProfilerStep#2", 201_000, 202_000)
+    return made
+
+
+def test_a_device_that_does_not_begin_what_is_queued_does_what_the_file_lacks(tmp_path: Path) -> None:
+    result = analyzed(stepping(40_000), tmp_path)
+    (one,) = result.ranks
+    assert headline(result) == (
+        "What bounds the job is not known: for 40.0 % of the step the device did what the file does not hold."
+    )
+    assert one.summary.recording.unrecorded_ns == 80_000_000
+    assert sum(one.summary.buckets.values()) == one.summary.window_ns
+    assert {row.cause: row.ns for row in one.figures.window_idle_causes or []}["unrecorded"] == 80_000_000
+    assert "record again" in one.summary.warnings[0]
+
+
+def test_the_pause_between_queued_kernels_is_not_missing_work(tmp_path: Path) -> None:
+    (one,) = analyzed(stepping(900), tmp_path).ranks
+    assert one.summary.recording.unrecorded_ns == 0
+    assert "device_dependency" in {row.cause for row in one.figures.window_idle_causes or []}
+
+
+def test_a_step_that_begins_before_the_device_is_seen_is_not_judged(tmp_path: Path) -> None:
+    (one,) = analyzed(stepping(0, unseen_us=5000), tmp_path).ranks
+    assert one.summary.steps == 1
+    assert one.summary.window_start_ns == at(101_000)
+    assert "judged are the steps that begin after that" in one.summary.warnings[0]
+
+
 def test_nothing_is_known_of_work_without_its_launch(tmp_path: Path) -> None:
     made = served(8000)
     made.kernel(50, 90)
@@ -96,7 +147,7 @@ def test_of_graphs_being_captured_nothing_is_judged(tmp_path: Path, begin: str) 
     assert one.summary.recording.graph_captures == 2
     assert (one.summary.buckets, one.summary.saving_unit, result.findings) == ({}, None, [])
     assert len(result.not_judged) == result.rules
-    assert one.summary.warnings[0].startswith("nothing is judged; record the job later")
+    assert one.summary.warnings[0].startswith("nothing is judged; record some seconds of the job at work")
     assert (one.gaps, one.figures.window_idle_causes) == ([], None), "that the device idles means nothing"
     titles = [section.title for section in report_of(result).sections]
     assert titles == ["What the device did", "What was not judged, and why"]

@@ -34,12 +34,15 @@ class Cause(IntEnum):
     """The host asked the driver for memory or gave it back; or the time lost by it."""
     DEVICE_DEPENDENCY = 8
     """The next work was queued already: the device started it late, or it waited for another stream or device."""
-    WINDOW_EDGE = 9
+    UNRECORDED = 9
+    """The next work was queued already, and the device did not begin it for more than a millisecond: it did what the
+    file does not hold."""
+    WINDOW_EDGE = 10
     """Before the first or after the last work of the device in the recording, or while it worked for a step that is
     not looked at; none of the causes above."""
-    HOST_DISPATCH = 10
+    HOST_DISPATCH = 11
     """Launch-bound: the host had not issued the next work yet and was running operators, calls or Python."""
-    UNEXPLAINED = 11
+    UNEXPLAINED = 12
     """The trace does not say what the host did."""
 
     @property
@@ -60,6 +63,7 @@ _BUCKETS = {
     Cause.HOST_SYNC: Bucket.HOST_SYNC,
     Cause.SYNC_COPY: Bucket.HOST_SYNC,
     Cause.DEVICE_DEPENDENCY: Bucket.QUEUED,
+    Cause.UNRECORDED: Bucket.UNEXPLAINED,
     Cause.WINDOW_EDGE: Bucket.UNEXPLAINED,
     Cause.UNEXPLAINED: Bucket.UNEXPLAINED,
 }

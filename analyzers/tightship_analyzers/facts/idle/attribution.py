@@ -13,7 +13,7 @@ from tightship_analyzers.facts.idle.found import NO_THREAD, Found
 from tightship_analyzers.facts.idle.place_index import Labels, PlaceIndex
 from tightship_analyzers.facts.idle.stalls import Stalls
 from tightship_analyzers.facts.idle.thread_places import Forward, Frames, ThreadPlaces
-from tightship_analyzers.facts.idle.waits import Waits
+from tightship_analyzers.facts.idle.waits import NEVER, Waits
 from tightship_analyzers.trace.columns import Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_analyzers.trace.joins import sorted_distinct
@@ -37,10 +37,13 @@ class Attribution:
         self._threads = {main_tid: main}
         self._frames: dict[int, Frames] = {}
 
-    def of(self, waits: Waits, *, queued: Cause, queued_row: Int64s, edges: Intervals) -> Attributed:
+    def of(
+        self, waits: Waits, *, queued: Cause, queued_row: Int64s, edges: Intervals, held_ns: int = NEVER
+    ) -> Attributed:
         """The cause and place of every nanosecond of `waits`.
 
         :param queued: cause of the parts that are the device's.
+        :param held_ns: parts of the device's that are longer are UNRECORDED.
         :param queued_row: for each gap the row of the device event whose launch is the place of its device part; -1:
             unknown.
         :param edges: time before and after all work of the device.
@@ -49,12 +52,15 @@ class Attribution:
         for first in range(0, len(waits.start_ns), BLOCK):
             block = np.arange(first, min(first + BLOCK, len(waits.start_ns)))
             some = waits.take(block)
-            found = [part for part in self._found(some, queued, queued_row[block], edges) if len(part.start_ns)]
+            parts = self._found(some, queued, queued_row[block], edges, held_ns)
+            found = [part for part in parts if len(part.start_ns)]
             pieces.extend(self._placed(found, some))
         return joined(pieces, self._place_index.places)
 
-    def _found(self, waits: Waits, queued: Cause, queued_row: Int64s, edges: Intervals) -> Iterator[Found]:
-        yield self._queued(waits, queued, queued_row)
+    def _found(
+        self, waits: Waits, queued: Cause, queued_row: Int64s, edges: Intervals, held_ns: int
+    ) -> Iterator[Found]:
+        yield self._queued(waits, queued, queued_row, held_ns)
         stalls = self._stalls_of(self._stalls, waits) if self._stalls else None
         for tid, time, busy in self._by_thread(waits):
             yield from self._host(time, tid, stalls, edges, busy)
@@ -74,14 +80,14 @@ class Attribution:
 
     # -- causes ------------------------------------------------------------------------------------------------
 
-    def _queued(self, waits: Waits, cause: Cause, row: Int64s) -> Found:
+    def _queued(self, waits: Waits, cause: Cause, row: Int64s, held_ns: int) -> Found:
         launches, events = self._trace.launches, self._trace.device_events
         launch = np.append(events.launch, -1)[row]
         known = launch >= 0
         found = Found(
             waits.host_until_ns,
             waits.end_ns,
-            np.full(len(launch), cause, dtype=np.int8),
+            np.where(waits.end_ns - waits.host_until_ns > held_ns, Cause.UNRECORDED, cause).astype(np.int8),
             np.where(known, np.append(launches.tid, 0)[launch], NO_THREAD).astype(np.int32),
             np.append(launches.start_ns, 0)[launch],
             np.append(events.name, np.int32(-1))[row],

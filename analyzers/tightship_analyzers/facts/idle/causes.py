@@ -25,6 +25,7 @@ from tightship_analyzers.facts.idle.attribution import Attribution
 from tightship_analyzers.facts.idle.waits import Waits
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.work_threads import WorkThreads
+from tightship_analyzers.facts.window.recording import LATE_NS
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
@@ -113,6 +114,7 @@ class IdleCauses:
             queued=Cause.DEVICE_DEPENDENCY,
             queued_row=waits.event,
             edges=Intervals.one(start_ns, first_ns) | Intervals.one(last_ns, end_ns),
+            held_ns=LATE_NS,
         )
         return cls(everywhere, everywhere.within(gaps.spans), steps)
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, Needs
+from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.graph.build import build
@@ -68,6 +69,11 @@ class DependencyGraph:
         return drift / max(1, last - first)
 
     @property
+    def is_unlike(self) -> bool:
+        """The unchanged simulation is not the program that was recorded."""
+        return max(self.mean_error_frac, self.drift_frac) > MAX_ERROR_FRAC
+
+    @property
     def distrust(self) -> str | None:
         """Why no saving is taken from it; None where it reproduces the recording."""
         lost = f"{format_ns(self.unexplained_ns)} of waiting has no cause in the trace"
@@ -98,7 +104,8 @@ class DependencyGraph:
         """Needs operators, runtime calls or device events."""
         window = facts[Window]
         trace, steps = facts.trace, facts.find(Steps)
-        graph = build(trace, window.host_bounds_ns, steps.tid if steps else calling_thread(trace))
+        tid = steps.tid if steps else calling_thread(trace)
+        graph = build(trace, window.host_bounds_ns, tid, facts[Recording].unseen_until_ns)
         events = trace.device_events
         inside = events.take((events.start_ns >= window.start_ns) & (events.start_ns < window.end_ns))
         anchored = int(inside.dur_ns[inside.launch < 0].sum())

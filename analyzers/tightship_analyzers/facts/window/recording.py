@@ -13,7 +13,7 @@ from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.names import matcher
-from tightship_platform.units import format_frac, plural
+from tightship_platform.units import format_frac, format_ns, plural
 
 BEGIN_CAPTURE = re.compile(r"(cuda|hip|cu)StreamBeginCapture\w*")
 END_CAPTURE = re.compile(r"(cuda|hip|cu)StreamEndCapture\w*")
@@ -34,7 +34,7 @@ class Recording:
     [Note: cut from a longer recording] Tools cut single steps out of a recording, and profilers start while the device
     works. Then the device does, for a while, what the file does not hold, and looks idle. It shows in the first work of
     all: it was launched and queued, and the device, idle as it seems, did not begin it. Until then nothing is known of
-    the device, and nothing is judged.
+    the device, and nothing is judged: neither steps that begin before, nor the recording as a whole.
     """
 
     needs: ClassVar[Needs] = ()
@@ -45,25 +45,34 @@ class Recording:
     """Share of the launches that were captured."""
     unseen_until_ns: int
     """Until then the device ran work that is not in the file; the start of the trace where it ran none."""
+    seen_ns: int | None
+    """From then to the end of the device's work; None where all of its work is in the file."""
 
     @property
     def unfit(self) -> str | None:
         """Why no verdict can rest on it; None where one can."""
-        if self.captured_frac < CAPTURE_FRAC:
-            return None
-        return (
-            f"it shows {plural(self.captures, 'graph')} being captured, not the job as it runs: "
-            f"{format_frac(self.captured_frac)} of its launches ran nothing"
-        )
+        if self.captured_frac >= CAPTURE_FRAC:
+            return (
+                f"it shows {plural(self.captures, 'graph')} being captured, not the job as it runs: "
+                f"{format_frac(self.captured_frac)} of its launches ran nothing"
+            )
+        if self.seen_ns is not None and self.seen_ns < LATE_NS:
+            return (
+                f"it holds {format_ns(self.seen_ns)} of the device's work, after earlier work that is not in the file"
+            )
+        return None
 
     @classmethod
     def derive(cls, facts: Facts) -> Self:
         """From the runtime's calls and the first work of the device."""
-        captured = _captured(facts.trace)
+        trace = facts.trace
+        captured, unseen_until_ns = _captured(trace), _unseen_until_ns(trace)
+        is_cut = unseen_until_ns > trace.start_ns
         return cls(
             captures=len(captured),
-            captured_frac=_captured_frac(facts.trace, captured),
-            unseen_until_ns=_unseen_until_ns(facts.trace),
+            captured_frac=_captured_frac(trace, captured),
+            unseen_until_ns=unseen_until_ns,
+            seen_ns=int(trace.device_events.end_ns.max()) - unseen_until_ns if is_cut else None,
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.period import Period
+from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.trace.model import Annotations, Int64s, Trace
 from tightship_analyzers.trace.step_marks import PROFILER, START
 
@@ -73,7 +74,10 @@ class Steps(Period):
         ends = _on_device(facts.trace, bounds)
         if ends is None or (covered_ns is not None and ends[-1] > covered_ns):
             ends = bounds
-        return cls(bounds_ns=ends, host_bounds_ns=bounds, tid=tid)
+        first = int(np.searchsorted(ends, facts[Recording].unseen_until_ns))
+        if len(ends) - first < 2:
+            return NotApplicable("needs a whole step; the device's work of the first ones is not in the file")
+        return cls(bounds_ns=ends[first:], host_bounds_ns=bounds[first:], tid=tid)
 
 
 def _on_device(trace: Trace, bounds_ns: Int64s) -> Int64s | None:

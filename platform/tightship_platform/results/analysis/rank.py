@@ -73,6 +73,11 @@ class Recording:
     """Share of the launches that went into captured graphs, and ran nothing."""
     unseen_ns: int
     """Time at its start in which the device ran work that is not in the file; without steps it is not judged."""
+    unrecorded_ns: int | None
+    """Of what is judged, time in which the device looks idle and did what the file does not hold; null: not known."""
+    distrust: str | None
+    """Why it does not say what bounds the job (the file lacks work of the device, or the simulation does not give the
+    recorded steps); null where it does."""
     unfit: str | None
     """Why no verdict can rest on it; null where one can."""
 
