@@ -53,7 +53,7 @@ def saving_without(facts: Facts, edits: Edits, *, asker: str | None = None) -> S
     if _competes(facts, edits):
         return NotApplicable("needs idle cores, which the trace does not show")
     known, window = facts.get(DependencyGraph, asker=asker), facts.get(Window, asker=asker)
-    reason = distrust(facts)
+    reason = distrust(facts, asker=asker)
     if reason is not None:
         return NotApplicable(reason)
     if isinstance(window, NotApplicable):
@@ -142,13 +142,13 @@ def simulated_together(facts: Facts, findings: Sequence[Finding]) -> Saving | No
     return None if isinstance(found, NotApplicable) else found
 
 
-def distrust(facts: Facts) -> str | None:
+def distrust(facts: Facts, *, asker: str | None = None) -> str | None:
     """Why the recording does not say what bounds the job; None where it does.
     See [Note: a recording that is not understood]."""
-    unrecorded, known = facts.find(Unrecorded), facts.find(DependencyGraph)
-    if unrecorded is not None and unrecorded.distrust is not None:
+    unrecorded, known = facts.get(Unrecorded, asker=asker), facts.get(DependencyGraph, asker=asker)
+    if not isinstance(unrecorded, NotApplicable) and unrecorded.distrust is not None:
         return unrecorded.distrust
-    return known.distrust if known is not None and known.is_unlike else None
+    return known.distrust if not isinstance(known, NotApplicable) and known.is_unlike else None
 
 
 def _competes(facts: Facts, edits: Edits) -> bool:

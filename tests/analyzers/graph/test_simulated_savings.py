@@ -74,7 +74,7 @@ def test_a_finding_that_says_what_goes_is_simulated(tmp_path: Path) -> None:
     assert finding.saving.value == truth // STEPS
     assert finding.saving.low == finding.saving.value // 2, "what the rule does not know stays"
     assert finding.share_frac == pytest.approx(truth / facts[Steps].window_ns, rel=1e-3)
-    assert facts.costs["DependencyGraph"].used_by == ["slow"]
+    assert facts.costs["DependencyGraph"].used_by == ["slow", Facts.UNASKED]
 
 
 def test_a_low_end_that_was_measured_is_not_raised_by_the_simulation(tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_a_low_end_that_was_measured_is_not_raised_by_the_simulation(tmp_path: P
     assert (again.saving.low, again.saving.value) == (measured.low, finding.saving.value)
 
 
-def test_without_such_a_finding_no_graph_is_built(tmp_path: Path) -> None:
+def test_without_such_a_finding_no_rule_asks_for_the_graph(tmp_path: Path) -> None:
     recorded = run(STEP, STEPS)
     facts = Facts(recorded.read(tmp_path))
     [finding] = judge_facts(facts, rules=(rule("slow", recorded, priced=False),)).findings
     assert finding.saving.method is Method.BOUND
-    assert "DependencyGraph" not in facts.costs
+    assert facts.costs["DependencyGraph"].used_by == [Facts.UNASKED], "the summary: does it give the recorded steps?"
 
 
 def test_findings_that_claim_the_same_time_are_simulated_together(tmp_path: Path) -> None:
