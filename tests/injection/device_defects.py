@@ -7,6 +7,8 @@ from injection.block import HOST_NS, LEAD_NS, US, Block
 from injection.host_defects import MEMCPY, WAITS
 from injection.sites import Base
 
+from tightship_analyzers.facts.roofline import slow_kernels
+from tightship_analyzers.facts.roofline.work import Family
 from tightship_analyzers.hardware import find
 from tightship_analyzers.rules.kernels import fp32_gemm, launch_bound, small_kernel_swarm
 from tightship_analyzers.rules.memory import pageable_copy
@@ -212,6 +214,24 @@ def small_grid(block: Block, base: Base) -> int:
         block.launched("aten::sort", at * each, (at + 1) * each, kernel, grid=[blocks, 1, 1], block=[128, 1, 1])
     block.wait()
     return round(count * (each - LEAD_NS) * (1 - blocks / base.units))
+
+
+def slow(block: Block, base: Base) -> int:
+    """Fused attention that takes four to eight times what its work needs."""
+    device = find(base.device_name)
+    assert device is not None
+    half, dtype = ("c10::BFloat16", "bf16") if device.flops("bf16") else ("c10::Half", "fp16")
+    count, positions, size = block.rng.choice((1, 2)), block.rng.choice((512, 1024)), block.rng.choice((64, 128))
+    each = block.length_ns // count
+    rate = (device.reached_flops(dtype) or 0) * slow_kernels.REACHED_FRAC[Family.ATTENTION]
+    one = 4 * positions**2 * size
+    heads = max(1, round(rate * (each - LEAD_NS) / 1e9 / block.rng.uniform(4, 8) / one))
+    dims = [[1, positions, heads, size]] * 3
+    for at in range(count):
+        op = "aten::_flash_attention_forward"
+        block.launched(op, at * each, (at + 1) * each, "flash_fwd_kernel", dims=dims, types=[half] * 3)
+    block.wait()
+    return round(count * (each - LEAD_NS - heads * one / rate * 1e9 - slow_kernels.EMPTY_KERNEL_NS))
 
 
 def dispatched(block: Block, base: Base) -> int:

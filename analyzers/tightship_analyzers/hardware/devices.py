@@ -33,6 +33,9 @@ FILE_NAME = "hardware.toml"
 MOST_FILE_BYTES = 2**20
 LEAST_VISIBLE_FRAC = 0.9
 """Of the memory on the board; drivers and error correction hold back up to 8 % (T4: 14.75 of 16 GiB)."""
+LEAST_REACHED_FRAC = 0.5
+"""Of the peak rate of matrix units what the fastest product reaches on the device where it reaches least, the MI300X
+(668 of 1307 TFLOP/s). Source: that of `product_tflops` in hardware.toml."""
 
 _NUMBERS = {
     "units": (1, 100_000),
@@ -43,7 +46,7 @@ _NUMBERS = {
     "devices_per_package": (1, 1000),
 }
 _WHOLE = ("units", "devices_per_package")
-_TABLES = {"vector_tflops": DTYPES, "matrix_tflops": DTYPES, "links_gb_per_s": LINKS}
+_TABLES = {"vector_tflops": DTYPES, "matrix_tflops": DTYPES, "product_tflops": DTYPES, "links_gb_per_s": LINKS}
 _MOST_IN_TABLE = 100_000_000
 _TEXTS = ("id", "family", "vendor", "architecture", "capability", "source")
 _REQUIRED = ("id", "names", "vendor", "units", "memory_gib", "memory_gb_per_s", "source")
@@ -85,6 +88,8 @@ class Device:
     """FLOP/s by type (`DTYPES`), ordinary units; a multiply-add counts two."""
     matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     """FLOP/s (operations for integers) by type, matrix units, dense."""
+    product_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """FLOP/s by type that the fastest matrix product reaches that somebody measured."""
     link_bytes_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     """By kind (`LINKS`), one direction, all links of the kind together; of the package."""
     source: str
@@ -98,6 +103,15 @@ class Device:
         if matrix and dtype in self.matrix_flops:
             return self.matrix_flops[dtype]
         return self.vector_flops.get(dtype)
+
+    def reached_flops(self, dtype: str) -> float | None:
+        """FLOP/s that a matrix product can be expected to reach at most: the fastest one that was measured; of another
+        type as much of the peak rate as that, on a device without measurements LEAST_REACHED_FRAC of it."""
+        if dtype in self.product_flops:
+            return self.product_flops[dtype]
+        peak = self.flops(dtype)
+        shares = [rate / self.matrix_flops[of] for of, rate in self.product_flops.items() if of in self.matrix_flops]
+        return None if peak is None else peak * min(shares, default=LEAST_REACHED_FRAC)
 
 
 def find(
@@ -214,6 +228,7 @@ def _device(entry: Mapping[str, object], where: str) -> Device:
         devices_per_package=int(numbers.get("devices_per_package", 1)),
         vector_flops=_scaled(tables["vector_tflops"], 1e12),
         matrix_flops=_scaled(tables["matrix_tflops"], 1e12),
+        product_flops=_scaled(tables["product_tflops"], 1e12),
         link_bytes_per_s=_scaled(tables["links_gb_per_s"], 1e9),
     )
 

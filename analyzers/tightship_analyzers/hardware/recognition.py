@@ -140,6 +140,7 @@ def _least(found: Sequence[Device]) -> Device:
         devices_per_package=max(device.devices_per_package for device in found),
         vector_flops=_least_rates([device.vector_flops for device in found]),
         matrix_flops=_least_rates([device.matrix_flops for device in found]),
+        product_flops=_least_rates([device.product_flops for device in found]),
         link_bytes_per_s=_least_rates([device.link_bytes_per_s for device in found]),
         source="; ".join(dict.fromkeys(device.source for device in found)),
     )

@@ -35,6 +35,7 @@ from tightship_analyzers.rules.kernels import (
     fp32_gemm,
     launch_bound,
     low_grid,
+    slow_kernel,
     small_kernel_swarm,
     unaligned_half_dims,
     unfused_attention,
@@ -85,6 +86,7 @@ GROUPS: dict[str, tuple[AnyRule, ...]] = {
         unfused_attention.RULE,
         conv_bias_before_batch_norm.RULE,
         low_grid.RULE,
+        slow_kernel.RULE,
     ),
     "Ranks wait for each other": (
         exposed_communication.RULE,

@@ -95,6 +95,20 @@ def test_every_descriptor_is_whole(device: hardware.Device) -> None:
         device.units = 1  # type: ignore[misc]
 
 
+def test_what_products_reach_is_measured_or_half_of_the_peak() -> None:
+    h100, t4 = hardware.find("NVIDIA H100 80GB HBM3"), hardware.find("NVIDIA T4")
+    assert h100 is not None and t4 is not None
+    assert (h100.reached_flops("bf16"), h100.reached_flops("fp8")) == (794.5e12, 1402.6e12)
+    assert h100.reached_flops("fp16") == pytest.approx(989.4e12 * 1402.6 / 1978.9), "the smaller of two known shares"
+    assert (t4.reached_flops("fp16"), t4.reached_flops("bf16")) == (32.5e12, None)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.id)
+def test_no_product_is_faster_than_the_peak(device: hardware.Device) -> None:
+    for dtype, rate in device.product_flops.items():
+        assert 0.5 <= rate / device.matrix_flops[dtype] <= 1
+
+
 def test_lookup_by_reported_names() -> None:
     for device in DEVICES:
         for name in device.names:

@@ -8,8 +8,11 @@ from typing import ClassVar, Self
 
 from tightship_analyzers import hardware
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
-from tightship_analyzers.trace.model import NO_NAME
+from tightship_analyzers.trace.model import NO_NAME, Bools, Int64s
 from tightship_platform.text import shown
+
+MAX_FILLED_FRAC = 0.5
+"""Blocks per multiprocessor up to which a kernel counts as small."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +45,11 @@ class DeviceUnits:
     needs: ClassVar[Needs] = ()
 
     units: int
+
+    def half_empty(self, blocks: Int64s) -> Bools:
+        """(kernels,) does a grid of so many blocks leave half of the units without work? False where it is unknown."""
+        result: Bools = (blocks > 0) & (blocks <= MAX_FILLED_FRAC * self.units)
+        return result
 
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:

@@ -53,6 +53,18 @@ class KernelOps:
         return np.append(chosen, False)[self.op]
 
 
+def alone(events: DeviceEvents) -> Bools:
+    """(events,) does each run while no other one of the table does? Those of other devices do not count."""
+    result = np.ones(len(events), dtype=np.bool_)
+    for device in np.unique(events.device).tolist():
+        own = np.flatnonzero(events.device == device)
+        start_ns, end_ns = events.start_ns[own], events.end_ns[own]
+        reach = np.maximum.accumulate(end_ns)
+        result[own[1:]] &= reach[:-1] <= start_ns[1:]
+        result[own[:-1]] &= start_ns[1:] >= end_ns[:-1]
+    return result
+
+
 def _by_external_id(ops: HostOps, events: DeviceEvents) -> Int64s:
     known = np.flatnonzero(ops.external_id > 0)
     if not len(known):

@@ -11,7 +11,14 @@ from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import OpShapes
-from tightship_analyzers.facts.roofline.work import CONVOLUTION_BACKWARD, Family, Work, convolution_outputs, work_of
+from tightship_analyzers.facts.roofline.work import (
+    CONVOLUTION_BACKWARD,
+    ON_ORDINARY_UNITS,
+    Family,
+    Work,
+    convolution_outputs,
+    work_of,
+)
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.hardware import Device
 from tightship_analyzers.trace.columns import EventKind
@@ -103,7 +110,7 @@ class Roofline:
         """
         needed_ns = 0.0
         for row in self.families:
-            if row.family is Family.ELEMENTWISE:
+            if row.family in ON_ORDINARY_UNITS:
                 continue
             if row.peak_flops_per_s is None:
                 return None
@@ -118,7 +125,7 @@ class Roofline:
         window = facts[Window]
         computes = kernels.events.kind == EventKind.KERNEL
         calls = _calls(facts, shapes, kernels, computes)
-        tf32 = _tf32_ops(facts, kernels)
+        tf32 = tf32_ops(facts, kernels)
         return cls(
             device=model.device,
             families=_families(calls, model.device, tf32),
@@ -146,7 +153,7 @@ def _calls(facts: Facts, shapes: OpShapes, kernels: KernelOps, computes: np.ndar
     return calls
 
 
-def _tf32_ops(facts: Facts, kernels: KernelOps) -> frozenset[int]:
+def tf32_ops(facts: Facts, kernels: KernelOps) -> frozenset[int]:
     """Operators a kernel of which says that it computes with TF32."""
     said = facts.trace.names.mask(kernels.events.name, lambda name: any(sign in name.lower() for sign in TF32_SIGNS))
     ops: Int64s = kernels.op[said]
@@ -154,8 +161,8 @@ def _tf32_ops(facts: Facts, kernels: KernelOps) -> frozenset[int]:
 
 
 def peak_of(device: Device, dtype: str, family: Family) -> float | None:
-    """FLOP/s of the device for this type; elementwise work runs on ordinary units."""
-    if family is Family.ELEMENTWISE:
+    """FLOP/s of the device for this type; elementwise work and reductions run on ordinary units."""
+    if family in ON_ORDINARY_UNITS:
         return device.flops(dtype, matrix=False)
     # Without TF32 32-bit floats stay on ordinary units, even where the device has matrix units for other types.
     return device.flops(dtype, matrix=dtype != "fp32") or device.flops(dtype)

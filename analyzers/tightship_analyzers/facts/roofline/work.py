@@ -23,6 +23,11 @@ class Family(StrEnum):
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
     ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+
+
+ON_ORDINARY_UNITS = (Family.ELEMENTWISE, Family.REDUCTION)
+"""What matrix units do nothing for."""
 
 
 class Work(NamedTuple):
@@ -68,12 +73,16 @@ def work_of(name: str, inputs: Inputs, outputs: OutputSizes) -> Work | None:
     """The work of one call; None where the operator is not known or its inputs do not tell."""
     if name in MATRIX:
         return _matrix(inputs, *MATRIX[name])
+    if name in GROUPED:
+        return _grouped(inputs)
     if name in CONVOLUTIONS:
         return _convolution(inputs, outputs)
     if name == CONVOLUTION_BACKWARD:
         return _convolution_backward(inputs)
     if name in ATTENTION:
         return _attention(inputs, *ATTENTION[name], starts=PACKED.get(name))
+    if name in REDUCTIONS:
+        return _reduction(inputs, REDUCTIONS[name])
     base = name.removeprefix("aten::").removesuffix("_")
     if base in ELEMENTWISE and name.startswith("aten::"):
         return _elementwise(base, inputs, in_place=name.endswith("_"))
@@ -85,9 +94,17 @@ MATRIX = {
     "aten::bmm": (0, 1),
     "aten::addmm": (1, 2),
     "aten::baddbmm": (1, 2),
+    "aten::_addmm_activation": (1, 2),
+    "aten::_int_mm": (0, 1),
     "aten::_scaled_mm": (0, 1),
+    "_C::cutlass_scaled_mm": (1, 2),
+    "sgl_kernel::fp8_scaled_mm": (0, 1),
 }
-"""Operator → which inputs are the factors."""
+"""Operator → which inputs are the factors; those of vLLM and SGLang as their `ops` declare them."""
+GROUPED = frozenset(("aten::_grouped_mm", "aten::_scaled_grouped_mm"))
+"""One product for each group of rows (the tokens of an expert), of which the inputs tell the sum only."""
+LEAST_RESULT_BYTES = 2
+"""An element of the result: products of 8-bit factors give halves, or more."""
 CONVOLUTIONS = frozenset(("aten::cudnn_convolution", "aten::miopen_convolution", "aten::convolution_overrideable"))
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
@@ -116,6 +133,17 @@ ATTENTION = {
 PACKED = {"aten::_efficient_attention_forward": 4, "aten::_efficient_attention_backward": 6}
 """Operator → the input that says where sequences start, if several of them are packed into one. Those of flash and
 cuDNN then have three axes."""
+REDUCTIONS = {
+    "aten::_softmax": (1, 1),
+    "aten::_log_softmax": (1, 1),
+    "aten::_softmax_backward_data": (2, 1),
+    "aten::_log_softmax_backward_data": (2, 1),
+    "aten::native_layer_norm": (1, 1),
+    "aten::native_layer_norm_backward": (2, 1),
+    "aten::_fused_rms_norm": (1, 1),
+    "aten::_fused_rms_norm_backward": (2, 1),
+}
+"""Operator on rows → how many tensors of the size of its first input it reads and writes; weights are small."""
 COMPARISONS = frozenset(("eq", "ge", "gt", "le", "lt", "ne"))
 """Their result is one byte an element, unless it replaces an input."""
 ONLY_WRITTEN = frozenset(("copy", "fill", "zero"))
@@ -138,9 +166,32 @@ def _matrix(inputs: Inputs, left: int, right: int) -> Work | None:
     if len(first) not in (2, 3) or first[-1] != second[-2]:
         return None
     rows, inner, columns = prod(first[:-1]), first[-1], second[-1]
-    output = rows * columns * element[1]
+    output = rows * columns * max(element[1], LEAST_RESULT_BYTES)
     moved = (prod(first) + prod(second)) * element[1] + output
     return Work(Family.GEMM, element[0], 2 * rows * inner * columns, moved, output)
+
+
+def _grouped(inputs: Inputs) -> Work | None:
+    """(rows × inner) times (groups × inner × columns), each row by one group: all groups count as read."""
+    rows, groups, element = _tensor(inputs, 0), _tensor(inputs, 1), _element(inputs, 0)
+    if rows is None or groups is None or element is None:
+        return None
+    if (len(rows), len(groups)) == (3, 3):
+        return _matrix(inputs, 0, 1)
+    if (len(rows), len(groups)) != (2, 3) or rows[1] != groups[1]:
+        return None
+    output = rows[0] * groups[2] * max(element[1], LEAST_RESULT_BYTES)
+    moved = (prod(rows) + prod(groups)) * element[1] + output
+    return Work(Family.GEMM, element[0], 2 * prod(rows) * groups[2], moved, output)
+
+
+def _reduction(inputs: Inputs, tensors: tuple[int, int]) -> Work | None:
+    """Reads rows and writes as many; one operation an element, as far as this counts."""
+    data, element = _tensor(inputs, 0), _element(inputs, 0)
+    if data is None or element is None:
+        return None
+    one = prod(data) * element[1]
+    return Work(Family.REDUCTION, element[0], prod(data), sum(tensors) * one, tensors[1] * one)
 
 
 def _convolution(inputs: Inputs, outputs: OutputSizes) -> Work | None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import numpy as np
 
 from tightship_analyzers.facts.kernels.device_model import DeviceUnits
-from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps, alone
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
@@ -54,7 +54,6 @@ from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.columns import EventKind
-from tightship_analyzers.trace.model import Bools, DeviceEvents
 from tightship_platform.text import shown
 from tightship_platform.units import plural
 
@@ -62,19 +61,17 @@ MIN_STEP_FRAC = 0.05
 """Share of the step below which it is no finding."""
 MIN_KERNEL_NS = 10_000
 """Of a shorter kernel the launch is what costs."""
-MAX_FILLED_FRAC = 0.5
-"""Blocks per multiprocessor up to which a kernel counts as small."""
 
 
 def judge(facts: Facts) -> Judgement:
     """All small kernels together, at the place that costs most."""
-    kernels, units = facts[KernelOps], facts[DeviceUnits].units
-    events = kernels.events
+    kernels, device = facts[KernelOps], facts[DeviceUnits]
+    events, units = kernels.events, device.units
     computes = events.kind == EventKind.KERNEL
     if not (events.blocks[computes] > 0).any():
         return NotApplicable("needs the grid of each kernel; the trace does not hold it")
-    small = computes & (events.blocks > 0) & (events.blocks <= MAX_FILLED_FRAC * units)
-    rows = np.flatnonzero(small & (events.dur_ns >= MIN_KERNEL_NS) & _alone(events))
+    small = computes & device.half_empty(events.blocks)
+    rows = np.flatnonzero(small & (events.dur_ns >= MIN_KERNEL_NS) & alone(events))
     mine = events.take(rows)
     left = mine.blocks / units
     claims = within_window(facts, gone(mine, 1 - left))
@@ -106,15 +103,6 @@ def judge(facts: Facts) -> Judgement:
             without=Edits.without_device(kernels.row[rows], left),
         )
     ]
-
-
-def _alone(events: DeviceEvents) -> Bools:
-    """(events,) does it run while nothing else does?"""
-    reach = np.maximum.accumulate(events.end_ns)
-    before = np.append(True, reach[:-1] <= events.start_ns[1:])
-    after = np.append(events.start_ns[1:] >= events.end_ns[:-1], True)
-    alone: Bools = before & after
-    return alone
 
 
 RULE = TraceRule(

@@ -46,6 +46,7 @@ from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.kernels.matrix_products import MatrixProducts, Product
 from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
+from tightship_analyzers.facts.kernels.unaligned_products import HALF, MULTIPLE, is_unaligned
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import (
@@ -65,9 +66,6 @@ from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
-MULTIPLE = 8
-"""Elements of half precision in 16 bytes."""
-HALF = frozenset(("c10::Half", "c10::BFloat16", "Half", "BFloat16", "half", "bfloat16"))
 HALF_BYTES = 2
 UNKNOWN_LEFT_FRAC = 0.5
 """What an aligned product takes, where the trace holds none to compare with."""
@@ -76,11 +74,6 @@ MIN_LEFT_FRAC = 0.1
 SIZE_FACTORS = (1.25, 2.0, 4.0)
 """Aligned products within the first of these factors of its size are compared with it, else within the next."""
 MIN_KERNEL_NS = 10_000
-READS_SINGLY = re.compile(r"(align|ldg)[124](?!\d)")
-"""Kernels of CUTLASS and cuBLAS that read less than 16 bytes of half precision at once."""
-READS_WHOLE = re.compile(r"(align|ldg)(8|16)(?!\d)|^(void )?sm(90|1\d\d)_|^nvjet_")
-"""Those that read 16 bytes; from Hopper on they read by tensor maps, whose strides are multiples of 16 bytes.
-Source: CUDA Driver API, `cuTensorMapEncodeTiled`."""
 
 
 def judge(facts: Facts) -> Judgement:
@@ -89,7 +82,7 @@ def judge(facts: Facts) -> Judgement:
     halves = [product for product in facts[MatrixProducts].products if product.dtype in HALF]
     duration = kernels.events.dur_ns
     halves = [product for product in halves if duration[product.at] >= MIN_KERNEL_NS]
-    is_odd = [_is_odd(product, facts.trace.names[int(kernels.events.name[product.at])]) for product in halves]
+    is_odd = [is_unaligned(product, facts.trace.names[int(kernels.events.name[product.at])]) for product in halves]
     fused = _of_attention(facts)
     odd = [
         product
@@ -145,14 +138,6 @@ def judge(facts: Facts) -> Judgement:
             without=Edits.without_device(kernels.row[rows], left),
         )
     ]
-
-
-def _is_odd(product: Product, kernel: str) -> bool:
-    """Does the kernel read what 16 bytes do not divide?"""
-    if READS_WHOLE.search(kernel):
-        return False
-    along = (product.m, product.k, product.n) if READS_SINGLY.search(kernel) else (product.k, product.n)
-    return any(size % MULTIPLE for size in along if size > 1)
 
 
 def _of_attention(facts: Facts) -> set[int]:
