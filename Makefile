@@ -17,7 +17,7 @@ export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection readings clean
+.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection proof readings clean
 
 all: lint types test  ## lint + types + tests
 
@@ -79,6 +79,9 @@ explore: install  ## every case of the sliced tests, then property, fuzz and inj
 
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)
+
+proof: install  ## apply fixes to real jobs, measure them beside what was predicted: docs/proof.md (half an hour)
+	$(BIN)/python benchmarks/proof/proof.py $(ARGS)
 
 readings: install  ## our report against what was read in traces by hand; TIGHTSHIP_REFERENCE names the reference data
 	$(BIN)/python tests/readings/score.py $(ARGS)

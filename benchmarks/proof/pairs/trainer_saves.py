@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 class Tokens(torch.utils.data.Dataset):
     def __init__(self, count=512):
-        self.rows = torch.randint(500, (count, 64), generator=torch.Generator().manual_seed(0))
+        self.rows = torch.randint(500, (count, 32), generator=torch.Generator().manual_seed(0))
 
     def __len__(self):
         return len(self.rows)
@@ -25,7 +25,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=8,
+            per_device_train_batch_size=2,
             max_steps=100_000,
             logging_steps=100,
             save_steps=5,

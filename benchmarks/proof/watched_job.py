@@ -1,0 +1,120 @@
+"""An unmodified training script, watched from inside its process: steps are counted and timed, some are recorded.
+
+    python watched_job.py RESULT.json PLAN SCRIPT [ARGUMENTS …]
+
+PLAN is JSON with the fields of `Plan`. A step ends with `Optimizer.step`, as for the step counter of `tightship run`;
+the recording begins and ends there, as with `tightship profile --iterations`. When the plan is done the process
+writes RESULT.json and ends at once: the script's own end is never reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to do, in optimizer steps."""
+
+    warm_up: int
+    """Steps before the first one that counts."""
+    steps: int
+    """Steps that are timed, without recording."""
+    recorded: int = 0
+    """Whole steps to record after those; 0: none."""
+    trace: str = ""
+    """Where the recording goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What the timed steps took."""
+
+    steps: int
+    wall_ns: int
+    cpu_ns: int
+    """Processor time of the process, its threads and all processes below it."""
+
+
+def cpu_ns() -> int:
+    """Processor time so far of this process and all below it, those that have ended included."""
+    spent, top = 0.0, psutil.Process()
+    for process in [top, *top.children(recursive=True)]:
+        try:
+            spent += sum(process.cpu_times()[:4])
+        except psutil.Error:
+            continue
+    return int(spent * 1e9)
+
+
+class Watch:
+    """Follows the plan from one end of a step to the next."""
+
+    def __init__(self, plan: Plan, result: Path) -> None:
+        self._plan, self._result = plan, result
+        self._count = 0
+        self._wall_ns = self._cpu_ns = 0
+        self._profile: profile | None = None
+
+    def step_ended(self, *_: Any) -> None:
+        """Called by torch at the end of every `Optimizer.step`."""
+        plan = self._plan
+        self._count += 1
+        if self._count == plan.warm_up:
+            self._cpu_ns, self._wall_ns = cpu_ns(), time.perf_counter_ns()
+        elif self._count == plan.warm_up + plan.steps:
+            wall_ns = time.perf_counter_ns() - self._wall_ns
+            timed = Timed(steps=plan.steps, wall_ns=wall_ns, cpu_ns=cpu_ns() - self._cpu_ns)
+            self._result.write_text(json.dumps(asdict(timed)))
+            if plan.recorded:
+                self._profile = recorder()
+                self._profile.start()
+            else:
+                end_now()
+        # The first end of a step that is recorded whole begins the first whole step.
+        elif self._profile is not None and self._count == plan.warm_up + plan.steps + plan.recorded + 1:
+            self._profile.stop()
+            self._profile.export_chrome_trace(plan.trace)
+            end_now()
+
+
+def recorder() -> profile:
+    """As `tightship profile` records by default: all threads, stacks, shapes."""
+    config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    return profile(activities=activities, with_stack=True, record_shapes=True, experimental_config=config)
+
+
+def end_now() -> None:
+    """End this process and all below it without the script's own end."""
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    """Runs the script as `python SCRIPT ARGUMENTS` would."""
+    result, plan, script = Path(sys.argv[1]), Plan(**json.loads(sys.argv[2])), sys.argv[3]
+    watch = Watch(plan, result)
+    register_optimizer_step_post_hook(watch.step_ended)
+    sys.argv = sys.argv[3:]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+    raise SystemExit(f"{script} ended before its plan did")
+
+
+if __name__ == "__main__":
+    main()
