@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
+from tightship_analyzers.facts.activity.profiler_pauses import ProfilerPauses
 from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.idle.unrecorded import Unrecorded
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.program.frames import place_of
+from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.findings.model import NOISE_FRAC, Finding
 from tightship_analyzers.findings.overlap import merge_claims
 from tightship_analyzers.findings.savings import distrust, simulated_together
 from tightship_analyzers.metrics.kernel_classes import kernel_classes
@@ -41,7 +44,7 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
     unrecorded = facts.find(Unrecorded)
     if recording.unfit is not None:
         split = unrecorded = None
-    of_kind = (*_of_kind(trace, recording, steps), *_incomplete(unrecorded))
+    of_kind = (*_of_kind(trace, recording, steps), *_incomplete(unrecorded), *_of_stacks(facts))
     remarks = (*_inferred(trace), *_of_device(facts), *_remarks(trace, steps))
     warnings = (*uncovered(trace), *of_kind, *trace.warnings, *remarks, *notes)
     return TraceSummary(
@@ -56,6 +59,7 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
             unrecorded_ns=unrecorded.ns if unrecorded else None,
             distrust=distrust(facts) if split else None,
             unfit=recording.unfit,
+            profiling_ns=sum(spans.measure_ns for spans in facts[ProfilerPauses].by_thread.values()),
         ),
         saving_unit=_unit(window, recording),
         window_start_ns=window.start_ns if window else None,
@@ -100,6 +104,33 @@ def _incomplete(unrecorded: Unrecorded | None) -> Iterator[str]:
             f"{unrecorded.distrust} (nodes of captured graphs without a record, events that were taken out, another "
             "process): busy time is a lower end; record again, whole and with a current PyTorch"
         )
+
+
+def _of_stacks(facts: Facts) -> Iterator[str]:
+    """How far recording Python stacks made the recording another one."""
+    profiler = facts[ProfilerPauses]
+    added_ns = sum(spans.measure_ns for spans in profiler.by_thread.values())
+    if added_ns < NOISE_FRAC * facts.trace.span_ns:
+        return
+    worst = max(profiler.slowed, key=lambda frame: frame.added.measure_ns)
+    calls = sum(frame.name == worst.name for frame in profiler.slowed)
+    place = place_of(facts.trace.names[worst.name]) if worst.name >= 0 else ""
+    yield (
+        f"recording Python stacks took {format_ns(added_ns)} of the host by itself; no saving counts it"
+        f"{_unprofiled(facts)}; record again without stacks. In {plural(calls, 'call')} of {place or 'a function'} "
+        f"the pauses between calls grow from {format_ns(worst.first_ns)} to {format_ns(worst.last_ns)}"
+    )
+
+
+def _unprofiled(facts: Facts) -> str:
+    """How long the judged time would be without that."""
+    graph, window = facts.find(DependencyGraph), facts.find(Window)
+    if graph is None or window is None or graph.distrust is not None:
+        return ""
+    whole = "step" if window.of_steps else "recording"
+    return (
+        f", and without it a {whole} would take about {format_ns(window.mean_ns - graph.profiling_ns // window.count)}"
+    )
 
 
 def _lengths(steps: Steps) -> StepLength:

@@ -37,6 +37,7 @@ CAUSE_LABEL: dict[Cause, str] = {
     Cause.COLLECTIVE_WAIT: "waiting for a collective",
     Cause.DEVICE_DEPENDENCY: "between queued kernels (dependency or launch latency)",
     Cause.UNRECORDED: "device work that the file does not hold",
+    Cause.PROFILING: "host recording Python stacks (profiling overhead)",
     Cause.WINDOW_EDGE: "before the first or after the last kernel",
     Cause.UNEXPLAINED: "cause not recorded",
 }

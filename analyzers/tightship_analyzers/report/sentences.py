@@ -40,7 +40,7 @@ HOST_CLAUSE = {
 """The same for `host` where something else than launching work takes the most of it."""
 
 
-NO_CAUSE = (Cause.UNEXPLAINED.word, Cause.UNRECORDED.word, Cause.WINDOW_EDGE.word)
+NO_CAUSE = (Cause.UNEXPLAINED.word, Cause.UNRECORDED.word, Cause.WINDOW_EDGE.word, Cause.PROFILING.word)
 """What is unexplained, and why."""
 
 
@@ -90,6 +90,8 @@ def _clause(one: RankAnalysis, part: str) -> str:
     unknown = max(NO_CAUSE, key=lambda word: by_cause.get(word, 0))
     if part == Bucket.UNEXPLAINED and unknown == Cause.UNRECORDED.word:
         return "device work that the file does not hold"
+    if part == Bucket.UNEXPLAINED and unknown == Cause.PROFILING.word:
+        return "idle, mostly because recording Python stacks slows the host"
     if part == Bucket.UNEXPLAINED and unknown == Cause.WINDOW_EDGE.word:
         edges = [row for row in rows if row.cause == Cause.WINDOW_EDGE.word]
         place = max(edges, key=lambda row: row.ns).place

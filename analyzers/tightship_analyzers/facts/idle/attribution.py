@@ -8,6 +8,7 @@ import numpy as np
 
 from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.facts.activity.host_activity import HostThread
+from tightship_analyzers.facts.activity.profiler_pauses import ProfilerPauses
 from tightship_analyzers.facts.idle.attributed import Attributed, Piece, joined
 from tightship_analyzers.facts.idle.found import NO_THREAD, Found
 from tightship_analyzers.facts.idle.place_index import Labels, PlaceIndex
@@ -28,8 +29,11 @@ MAX_THREADS = 64
 class Attribution:
     """Attributes gaps of one trace; what it learns about host threads serves for all gaps that it is given."""
 
-    def __init__(self, trace: Trace, *, main_tid: int, main: HostThread, work_tids: Int32s) -> None:
+    def __init__(
+        self, trace: Trace, *, main_tid: int, main: HostThread, work_tids: Int32s, profiler: ProfilerPauses
+    ) -> None:
         self._trace = trace
+        self._profiler = profiler
         self._main_tid = main_tid
         self._stalls = Stalls.of(trace, np.isin(trace.launches.tid, work_tids)) if trace.device_kind == "gpu" else None
         self._place_index = PlaceIndex(trace.names)
@@ -49,21 +53,25 @@ class Attribution:
         :param edges: time before and after all work of the device.
         """
         pieces: list[Piece] = []
+        profiling = union_of(
+            self._profiler.caused(tid, waits.take(waits.tid == tid).host) for tid in self._profiler.by_thread
+        )
         for first in range(0, len(waits.start_ns), BLOCK):
             block = np.arange(first, min(first + BLOCK, len(waits.start_ns)))
             some = waits.take(block)
-            parts = self._found(some, queued, queued_row[block], edges, held_ns)
+            parts = self._found(some, queued, queued_row[block], edges, held_ns, profiling)
             found = [part for part in parts if len(part.start_ns)]
             pieces.extend(self._placed(found, some))
         return joined(pieces, self._place_index.places)
 
     def _found(
-        self, waits: Waits, queued: Cause, queued_row: Int64s, edges: Intervals, held_ns: int
+        self, waits: Waits, queued: Cause, queued_row: Int64s, edges: Intervals, held_ns: int, profiling: Intervals
     ) -> Iterator[Found]:
         yield self._queued(waits, queued, queued_row, held_ns)
         stalls = self._stalls_of(self._stalls, waits) if self._stalls else None
         for tid, time, busy in self._by_thread(waits):
-            yield from self._host(time, tid, stalls, edges, busy)
+            yield Found.following(time & profiling, Cause.PROFILING, tid)
+            yield from self._host(time - profiling, tid, stalls, edges, busy)
 
     @staticmethod
     def _stalls_of(stalls: Stalls, waits: Waits) -> Found:

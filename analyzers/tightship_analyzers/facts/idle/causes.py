@@ -20,6 +20,7 @@ import numpy as np
 from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy, DeviceGaps
 from tightship_analyzers.facts.activity.host_activity import TrainingThread
+from tightship_analyzers.facts.activity.profiler_pauses import ProfilerPauses
 from tightship_analyzers.facts.idle.attributed import NOWHERE, Attributed, CauseRow, Piece, Place, joined
 from tightship_analyzers.facts.idle.attribution import Attribution
 from tightship_analyzers.facts.idle.waits import Waits
@@ -38,7 +39,7 @@ __all__ = ["Attributed", "Cause", "CauseRow", "ExposedCommunication", "IdleCause
 class HostAttribution:
     """What both facts need to know of the host; learnt once."""
 
-    needs: ClassVar[Needs] = (Window, TrainingThread, WorkThreads)
+    needs: ClassVar[Needs] = (Window, TrainingThread, WorkThreads, ProfilerPauses)
 
     attribution: Attribution
 
@@ -47,7 +48,8 @@ class HostAttribution:
         """Needs what a window needs."""
         window = facts[Window]
         main, work_tids = facts[TrainingThread].thread, facts[WorkThreads].tids
-        return cls(Attribution(facts.trace, main_tid=window.tid, main=main, work_tids=work_tids))
+        profiler = facts[ProfilerPauses]
+        return cls(Attribution(facts.trace, main_tid=window.tid, main=main, work_tids=work_tids, profiler=profiler))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

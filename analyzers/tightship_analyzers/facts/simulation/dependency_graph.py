@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from tightship_analyzers.facts.activity.profiler_pauses import ProfilerPauses
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
@@ -29,11 +30,15 @@ MAX_ANCHORED_FRAC = 0.02
 class DependencyGraph:
     """The graph of the window's steps (without steps: of the window as one step), and its unchanged run."""
 
-    needs: ClassVar[Needs] = (Window,)
+    needs: ClassVar[Needs] = (Window, ProfilerPauses)
 
     graph: Graph
     recorded: Run
     unchanged: Run
+    profiler: Edits
+    """Without the host time that recording took by itself."""
+    unprofiled: Run
+    """With these edits only: what savings are counted from."""
     anchored_frac: float
     """Share of the window's device time whose launch the trace does not hold."""
 
@@ -96,8 +101,14 @@ class DependencyGraph:
         return int(graph.excess_ns[inside].sum())
 
     def saved_ns(self, edits: Edits) -> Int64s:
-        """(steps,) how much shorter each step is with the edits, from finish to finish; negative where longer."""
-        return self.unchanged.finished_steps_ns - simulate(self.graph, edits).finished_steps_ns
+        """(steps,) how much shorter each step is with the edits, from finish to finish; negative where longer. What
+        recording took by itself is gone before and after."""
+        return self.unprofiled.finished_steps_ns - simulate(self.graph, edits | self.profiler).finished_steps_ns
+
+    @property
+    def profiling_ns(self) -> int:
+        """By how much the recording made the window longer, as far as it is known."""
+        return int((self.unchanged.finished_steps_ns - self.unprofiled.finished_steps_ns).sum())
 
     @classmethod
     def derive(cls, facts: Facts) -> Self:
@@ -109,9 +120,15 @@ class DependencyGraph:
         events = trace.device_events
         inside = events.take((events.start_ns >= window.start_ns) & (events.start_ns < window.end_ns))
         anchored = int(inside.dur_ns[inside.launch < 0].sum())
+        profiler = Edits()
+        for tid, spans in facts[ProfilerPauses].by_thread.items():
+            profiler |= Edits.without_host(tid, spans)
+        unchanged = simulate(graph)
         return cls(
             graph=graph,
             recorded=measured(graph),
-            unchanged=simulate(graph),
+            unchanged=unchanged,
+            profiler=profiler,
+            unprofiled=simulate(graph, profiler) if profiler.host else unchanged,
             anchored_frac=anchored / max(1, int(inside.dur_ns.sum())),
         )
