@@ -111,6 +111,22 @@ def test_device_work_that_a_slow_host_hides_is_shown_with_what_it_may_bring(tmp_
     assert any("once it launches faster" in getattr(entry, "text", "") for entry in found["fp32-gemm"].evidence)
 
 
+def test_small_collectives_cost_what_issuing_them_does(tmp_path: Path) -> None:
+    """One all-reduce for each of 40 gradients, without recorded sizes: 5 µs on the device, 90 µs of the host."""
+    job = GpuJob()
+    for _ in range(STEPS):
+        begun = job.now_ns
+        work(job, 40)
+        job.drain()
+        for _ in range(40):
+            job.op("c10d::allreduce_", (5 * US, "ncclDevKernel_AllReduce_Sum_f32"), stream=20, host_ns=90 * US)
+        job.drain()
+        job.step_of(begun)
+    [finding] = [found for found in judge_trace(job.read(tmp_path)).findings if found.rule == "tiny-collectives"]
+    assert 39 * 80 * US < finding.saving.value < 40 * 100 * US
+    assert finding.saving.low < 40 * 5 * US, "of the idle time nothing is sure"
+
+
 @pytest.mark.parametrize("rule", ["low-bus-bandwidth", "low-grid"])
 def test_an_unknown_device_disables_only_what_needs_its_rates(rule: str, tmp_path: Path) -> None:
     job = job_of(rule, bad=True)

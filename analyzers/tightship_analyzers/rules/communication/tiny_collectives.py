@@ -5,8 +5,8 @@ At least 8 collectives a step of one kind that move less than 1 MiB each (or, wh
 than 100 µs), and that merged into buckets of 25 MiB would save more than 1 % of the step.
 
 ## Why it costs
-A small collective takes as long as a message needs to go round all ranks, whatever it carries: 20 µs to some hundreds.
-A hundred of them cost a hundred times that.
+A small collective takes as long as a message needs to go round all ranks, whatever it carries: 20 µs to some hundreds,
+and the host some 100 µs to issue it. A hundred of them cost a hundred times that.
 
 ## Example
 ```python
@@ -20,8 +20,9 @@ model = DistributedDataParallel(model)               # buckets of 25 MB
 ```
 or `torch._utils._flatten_dense_tensors(grads)` and one `all_reduce`; `dist._coalescing_manager` for other collectives.
 
-The saving is what all but the merged number of them take while the device computes nothing; each merged one takes as
-long as the median of those that it replaces. The low end is half of it: what is left waits for other ranks.
+The saving is what all but the merged number of them take while the device computes nothing, and the idle time of the
+device while the host issues them; each merged one takes as long as the median of those that it replaces. The low end is
+half of the collectives' own time: what is left waits for other ranks.
 
 ## Known misses
 Collectives whose results are needed at once cannot be merged. Pipeline stages that send activations.
@@ -35,15 +36,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.program.enclosing import outermost
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, time_of, within_window
+from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, time_of
 from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.issued import calls_of, issued
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, TraceRule
-from tightship_analyzers.graph.edits import Edits
+from tightship_analyzers.trace.communication import COLLECTIVE_OPS
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.model import Int64s
+from tightship_analyzers.trace.model import HostOps, Int64s
 from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, format_ns
 
@@ -83,7 +87,8 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
         gone.append(own[np.argsort(distance, kind="stable")[merged:]])
     dropped = np.concatenate(gone)
     events = calls.events.take(dropped)
-    claims = within_window(facts, Intervals.of_table(events) & calls.exposed)
+    less = issued(facts, Intervals.of_table(events) & calls.exposed, calls.row[dropped], _issuing(facts, dropped))
+    claims = less.claims
     if not is_worth(facts, claims, NOISE_FRAC):
         return None
     size = int(calls.bytes[rows][calls.bytes[rows] > 0].sum())
@@ -95,7 +100,7 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
         title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)}",
         where=costliest(facts, calls.op[dropped], events.dur_ns, name),
         fix="Merge them: DistributedDataParallel's buckets, one collective over a flat tensor, or a coalescing manager",
-        low_ns=claims.measure_ns // 2,
+        low_ns=less.work.measure_ns // 2,
         evidence=[
             fact(
                 f"{len(rows)} {in_window(facts)}, half of them shorter than {format_ns(median_ns)}",
@@ -105,19 +110,33 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
             fact(f"Together they move {format_bytes(size // steps.count)} a step", size / steps.count, "bytes")
             if size
             else None,
-            fact(f"{time_of(facts, claims.measure_ns)} is exposed", claims.measure_ns / steps.count, "ns"),
+            fact(f"{time_of(facts, less.work.measure_ns)} is exposed", less.work.measure_ns / steps.count, "ns"),
+            fact(f"Issuing them takes the host {time_of(facts, less.host_ns)}", less.host_ns / steps.count, "ns")
+            if less.host_ns
+            else None,
             change(
                 "for p in params:\n    dist.all_reduce(p.grad)",
                 "dist.all_reduce(flat_grads)  # or DistributedDataParallel",
             ),
         ],
-        without=Edits.without_device(calls.row[dropped]),
+        without=less.without,
     )
+
+
+def _issuing(facts: Facts, calls: Int64s) -> HostOps:
+    """The outermost operators of torch.distributed around the launches of these calls."""
+    trace = facts.trace
+    ops = trace.host_ops.take(
+        trace.names.mask(trace.host_ops.name, lambda name: COLLECTIVE_OPS.match(name) is not None)
+    )
+    launch = facts[CollectiveCalls].events.launch[calls]
+    launches = trace.launches.take(launch[launch >= 0])
+    return calls_of(ops, outermost(launches.tid, launches.start_ns, launches.end_ns, ops))
 
 
 RULE = TraceRule(
     id="tiny-collectives",
-    needs=(Steps, CollectiveCalls),
+    needs=(Steps, DeviceGaps, CollectiveCalls),
     title="Many small collectives where a few large ones would do",
     fix="Merge them into buckets",
     judge=judge,
