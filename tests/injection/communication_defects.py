@@ -49,6 +49,21 @@ def tiny(block: Block, base: Base) -> int:
     return (count - 1) * (each - LEAD_NS)
 
 
+def bucketed(block: Block, base: Base) -> int:
+    """Gradients copied out of DistributedDataParallel's buckets, one by one."""
+    count = block.rng.randrange(4, 12)
+    each, call_ns = block.length_ns // count, 5 * US
+    for at in range(count):
+        begun = at * call_ns
+        block.op("torch.distributed.ddp.reducer::copy_bucket_to_grad", begun, begun + call_ns - 100)
+        block.launched(
+            "aten::copy_", at * each, (at + 1) * each, "Memcpy DtoD (Device -> Device)", at_ns=begun + 100,
+            category="gpu_memcpy", call="cudaMemcpyAsync", bytes=block.rng.randrange(1 << 16, 1 << 22),
+        )  # fmt: skip
+    block.wait()
+    return count * (each - LEAD_NS)
+
+
 def slow_link(block: Block, base: Base) -> int:
     """Sent at a small part of the link's rate."""
     device = find(base.device_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from injection.communication_defects import exposed, slow_link, tiny
+from injection.communication_defects import bucketed, exposed, slow_link, tiny
 from injection.device_defects import (
     biased,
     cast,
@@ -113,6 +113,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect("slow-kernel", slow, least_ns=100_000),
     Defect("exposed-communication", exposed, share=(0.14, 0.2)),
     Defect("tiny-collectives", tiny, 1, also=frozenset(["exposed-communication"])),
+    Defect("redundant-copy", bucketed),
     Defect("low-bus-bandwidth", slow_link, also=frozenset(["exposed-communication"])),
     Defect("gloo-on-gpu", marked("gloo:all_reduce", "gloo:broadcast", "gloo:all_gather", "gloo:reduce_scatter")),
     Defect("data-parallel", marked("DataParallel.forward")),

@@ -254,6 +254,22 @@ def tiny(job: GpuJob, bad: bool) -> None:
     job.drain()
 
 
+def copied(job: GpuJob, bad: bool) -> None:
+    """An all-reduce through a buffer of its own, or in place."""
+    through = (60 * US, "Memcpy DtoD (Device -> Device)")
+    job.op("aten::copy_", through, category="gpu_memcpy", bytes=8 << 20)
+    work(job)
+    job.drain()
+    begun = job.now_ns
+    if bad:
+        job.op("aten::copy_", through, category="gpu_memcpy", bytes=8 << 20)
+    job.kernel_of(40 * US, "two_shot_all_reduce_kernel<c10::BFloat16>")
+    if bad:
+        job.op("aten::copy_", through, category="gpu_memcpy", bytes=8 << 20)
+    job.host("vllm::all_reduce", begun, job.now_ns)
+    job.drain()
+
+
 def slow_link(job: GpuJob, bad: bool) -> None:
     """100 MiB: 0.3 ms by NVLink at its rate, 8 ms over PCIe."""
     job.distributed = {"world_size": 8}
@@ -300,6 +316,7 @@ JOBS: dict[str, Job] = {
     "zero-grad-memset": zeroing,
     "dtype-ping-pong": casting,
     "layout-ping-pong": layouts,
+    "redundant-copy": copied,
     "launch-bound": launches,
     "small-kernel-swarm": swarm,
     "fp32-gemm": float32,
@@ -328,6 +345,7 @@ EXPECTED_NS: dict[str, int] = {
     "zero-grad-memset": 160 * US,
     "dtype-ping-pong": 200 * US,
     "layout-ping-pong": 200 * US,
+    "redundant-copy": 2 * 60 * US,
     "fp32-gemm": 5 * 600 * US,
     "unfused-attention": 600 * US,
     "conv-bias-before-batch-norm": 100 * US,

@@ -46,6 +46,7 @@ from tightship_analyzers.rules.memory import (
     fill_then_copy,
     layout_ping_pong,
     pageable_copy,
+    redundant_copy,
     synchronous_copy,
     zero_grad_memset,
 )
@@ -77,6 +78,7 @@ GROUPS: dict[str, tuple[AnyRule, ...]] = {
         zero_grad_memset.RULE,
         dtype_ping_pong.RULE,
         layout_ping_pong.RULE,
+        redundant_copy.RULE,
     ),
     "The device computes less than it could": (
         launch_bound.RULE,

@@ -10,7 +10,8 @@ from itertools import pairwise
 from raw_trace import Event, Interval, category, complete_events, length, load, on_device, union, within
 
 RANGES = ("## forward ##", "DistributedDataParallel.forward", "## backward ##", "Optimizer.step#SGD.step",
-          "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
+          "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors",
+          "torch.distributed.ddp.reducer::copy_bucket_to_grad")  # fmt: skip
 CLASSES = (
     "nccl",
     "nchwToNhwc",
