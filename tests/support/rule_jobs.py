@@ -255,7 +255,7 @@ def tiny(job: GpuJob, bad: bool) -> None:
 
 
 def copied(job: GpuJob, bad: bool) -> None:
-    """An all-reduce through a buffer of its own, or in place."""
+    """An all-reduce through a second buffer, or in place."""
     through = (60 * US, "Memcpy DtoD (Device -> Device)")
     job.op("aten::copy_", through, category="gpu_memcpy", bytes=8 << 20)
     work(job)

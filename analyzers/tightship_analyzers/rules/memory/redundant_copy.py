@@ -27,11 +27,11 @@ torch._dynamo.mark_static_address(tensor)                  # an input of a graph
 
 The saving is the copies' time that nothing else hides and the idle time of the device while the host launches them.
 For DistributedDataParallel's copies the low end is the copies alone; for the others it is 0: a graph's inputs that
-change have to be moved, and what sends from a buffer of its own may need the producer to write into it.
+change have to be moved, and what sends from another buffer may need the producer to write into that one.
 
 ## Known misses
 Copies that a kernel makes as part of other work (concatenation, a change of layout or type: *layout-ping-pong*,
-*dtype-ping-pong*). Buffers are told from other copies only where Python stacks were recorded.
+*dtype-ping-pong*). Copies of buffers are recognised only where Python stacks were recorded.
 
 ## Source
 https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html (`gradient_as_bucket_view`,
