@@ -29,6 +29,9 @@ from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, SavingUnit
 
+WORTH_FRAC = 0.05
+"""Share of the recording below which its start is not worth a line."""
+
 HOW_TO_RECORD = "record some seconds of the job at work: `tightship profile RUN --duration 5s`"
 
 ON_GPU = "nccl:"
@@ -56,6 +59,7 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
             graph_captures=recording.captures,
             captured_frac=recording.captured_frac,
             unseen_ns=recording.unseen_until_ns - trace.start_ns,
+            starting_ns=recording.starting_ns,
             unrecorded_ns=unrecorded.ns if unrecorded else None,
             distrust=distrust(facts) if split else None,
             unfit=recording.unfit,
@@ -88,6 +92,11 @@ def _of_kind(trace: Trace, recording: Recording, steps: Steps | None) -> Iterato
     """What kind of recording it is, where that limits what can be said."""
     if recording.unfit is not None:
         yield f"nothing is judged; {HOW_TO_RECORD}"
+    elif recording.starting_ns >= WORTH_FRAC * trace.span_ns:
+        yield (
+            f"{format_ns(recording.starting_ns)} of {format_ns(trace.span_ns)} are first calls that create the "
+            "device's context and load libraries, once a run; for steady figures record after a warm-up"
+        )
     unseen_ns = recording.unseen_until_ns - trace.start_ns
     if unseen_ns:
         judged = "judged are the steps that begin after that" if steps else "judged is what follows"

@@ -77,6 +77,47 @@ def test_of_next_to_no_work_of_the_device_nothing_is_judged(tmp_path: Path) -> N
     assert result.findings == []
 
 
+def starting(*, works_us: int, call: str = "cudaFree") -> MadeTrace:
+    """A start of 1.2 s (context, libraries), then products for so long."""
+    made = MadeTrace()
+    made.launch(0, 700_000, name="cudaDeviceGetStreamPriorityRange")
+    made.launch(700_100, 700_110, link=1)
+    made.kernel(700_120, 700_200, link=1)
+    made.launch(701_000, 1_201_000, name=call)
+    for number, begun in enumerate(range(1_201_100, 1_201_100 + works_us, 1_000), start=2):
+        made.launch(begun, begun + 10, link=number)
+        made.kernel(begun + 20, begun + 990, link=number)
+    return made
+
+
+def test_a_recording_of_a_start_carries_no_verdict(tmp_path: Path) -> None:
+    result = analyzed(starting(works_us=100_000), tmp_path)
+    assert headline(result).startswith("No verdict on this recording: 1.20 s of it (92.2 %) are first calls")
+    assert result.findings == [] and result.ranks[0].summary.recording.starting_ns == 1_200_000_000
+    assert "of the job at work" in result.ranks[0].summary.warnings[0]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_start_before_steady_work_is_one_line(tmp_path: Path, marked: bool) -> None:
+    made = starting(works_us=100_000 if marked else 2_000_000)
+    if marked:
+        made.steps(1_220_000, 1_240_000, 1_260_000, 1_280_000)
+    (one,) = analyzed(made, tmp_path).ranks
+    assert one.summary.recording.unfit is None and one.summary.buckets
+    assert any("for steady figures record after a warm-up" in line for line in one.summary.warnings)
+
+
+def test_who_waits_for_the_device_starts_nothing(tmp_path: Path) -> None:
+    made = MadeTrace()
+    made.launch(0, 10, link=1)
+    made.kernel(20, 500_000, link=1)
+    made.launch(100, 500_010, name="cudaFree")  # what it frees is in use
+    made.launch(500_100, 900_000, name="cudaDeviceSynchronize")
+    made.launch(900_100, 900_110, link=2)
+    made.kernel(900_120, 900_500, link=2)
+    assert of(made, tmp_path).starting_ns == 0
+
+
 def stepping(held_us: int, *, unseen_us: int = 0) -> MadeTrace:
     """Two steps of 20 ms: a kernel of 8 ms, and one that was queued with it and begins `held_us` after it."""
     made = MadeTrace()

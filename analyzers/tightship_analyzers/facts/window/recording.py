@@ -9,10 +9,12 @@ from typing import ClassVar, Self
 import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, Needs
+from tightship_analyzers.facts.window.first_calls import first_calls
 from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.names import matcher
+from tightship_analyzers.trace.step_marks import OPTIMIZER, PROFILER
 from tightship_platform.units import format_frac, format_ns, plural
 
 BEGIN_CAPTURE = re.compile(r"(cuda|hip|cu)StreamBeginCapture\w*")
@@ -20,6 +22,9 @@ END_CAPTURE = re.compile(r"(cuda|hip|cu)StreamEndCapture\w*")
 
 CAPTURE_FRAC = 0.5
 """Share of the launches within graph captures from which a recording is one of capturing."""
+
+STARTING_FRAC = 0.5
+"""Share of the recording in first calls from which it is one of a start."""
 
 LATE_NS = 1_000_000
 """Work that begins so long after its call returned, on a device of which the file shows nothing, waited for other work.
@@ -45,6 +50,10 @@ class Recording:
     """Share of the launches that were captured."""
     unseen_until_ns: int
     """Until then the device ran work that is not in the file; the start of the trace where it ran none."""
+    starting_ns: int
+    """Time in calls that start the process up on its device."""
+    starting_frac: float
+    """Its share of the recording; 0 where steps are marked, which are judged without it."""
     seen_ns: int | None
     """From then to the end of the device's work; None where all of its work is in the file."""
 
@@ -55,6 +64,11 @@ class Recording:
             return (
                 f"it shows {plural(self.captures, 'graph')} being captured, not the job as it runs: "
                 f"{format_frac(self.captured_frac)} of its launches ran nothing"
+            )
+        if self.starting_frac >= STARTING_FRAC:
+            return (
+                f"{format_ns(self.starting_ns)} of it ({format_frac(self.starting_frac)}) are first calls that create "
+                "the device's context and load libraries, once a run: it shows a start, not the job at work"
             )
         if self.seen_ns is not None and self.seen_ns < LATE_NS:
             return (
@@ -67,11 +81,17 @@ class Recording:
         """From the runtime's calls and the first work of the device."""
         trace = facts.trace
         captured, unseen_until_ns = _captured(trace), _unseen_until_ns(trace)
+        starting_ns = first_calls(trace).measure_ns
+        marks_steps = trace.names.mask(
+            trace.annotations.name, lambda name: name.startswith((PROFILER, OPTIMIZER))
+        ).any()
         is_cut = unseen_until_ns > trace.start_ns
         return cls(
             captures=len(captured),
             captured_frac=_captured_frac(trace, captured),
             unseen_until_ns=unseen_until_ns,
+            starting_ns=starting_ns,
+            starting_frac=0.0 if marks_steps else starting_ns / (trace.span_ns or 1),
             seen_ns=int(trace.device_events.end_ns.max()) - unseen_until_ns if is_cut else None,
         )
 

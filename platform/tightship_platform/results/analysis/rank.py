@@ -80,6 +80,8 @@ class Recording:
     recorded steps); null where it does."""
     unfit: str | None
     """Why no verdict can rest on it; null where one can."""
+    starting_ns: int = 0
+    """Time in first calls that create the device's context and load libraries, once a run."""
     profiling_ns: int = 0
     """Host time that recording Python stacks took by itself, as far as the trace shows it; no saving counts it."""
 
