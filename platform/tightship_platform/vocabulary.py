@@ -92,6 +92,17 @@ class Method(StrEnum):
     BOUND = "bound"
 
 
+class Standing(StrEnum):
+    """What is known of a rule's advice, the surest first."""
+
+    PROVEN = "proven"
+    """Three real cases or more, and right in nine of ten."""
+    UNPROVEN = "unproven"
+    """Fewer than three real cases."""
+    EXPERIMENTAL = "experimental"
+    """Wrong in more than one of ten real cases."""
+
+
 class SavingUnit(StrEnum):
     """The unit of a saving."""
 

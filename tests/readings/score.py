@@ -1,5 +1,6 @@
 """What `tightship analyze` says of the traces that were read by hand: `make readings`, or
-`python tests/readings/score.py [NAME...]`. See README.md beside it; TIGHTSHIP_REFERENCE names the folder of the traces.
+`python tests/readings/score.py [--record] [NAME...]`. See README.md beside it; TIGHTSHIP_REFERENCE names the folder of
+the traces. `--record` keeps the outcomes in the rules' track record.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from readings.reading import Item, Reading, read_all
 
 from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.report.sentences import headline
+from tightship_analyzers.rules.track_record import write_outcomes
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.evidence import Fact
 
@@ -99,7 +101,8 @@ def main() -> int:
     if not given or not folder.is_dir():
         sys.stderr.write(f"TIGHTSHIP_REFERENCE is {given!r}: name the folder of the reference data\n")
         return 2
-    readings = [one for one in read_all() if not sys.argv[1:] or one.name in sys.argv[1:]]
+    names = [word for word in sys.argv[1:] if word != "--record"]
+    readings = [one for one in read_all() if not names or one.name in names]
     with ProcessPoolExecutor() as pool:
         scores = list(pool.map(score, readings, [folder] * len(readings)))
     console = Console()
@@ -120,6 +123,13 @@ def main() -> int:
     large = sum(len(one.found) + len(one.missed) for one in scores)
     found = sum(len(one.found) for one in scores)
     console.print(f"precision {right} of {len(findings)}, recall {found} of {large} items of 5 % or more")
+    if "--record" in sys.argv[1:] and len(scores) == len(read_all()):
+        outcomes: dict[str, dict[str, bool]] = {}
+        for one in scores:
+            for finding in one.said:
+                cases = outcomes.setdefault(finding.rule, {})
+                cases[one.name] = cases.get(one.name, True) and finding.verdict == "right"
+        write_outcomes("reading", outcomes)
     fine = right >= 0.95 * len(findings) and found >= 0.9 * large and not any(one.contradictions for one in scores)
     return 0 if fine else 1
 

@@ -15,10 +15,11 @@ from tightship_analyzers.facts.activity.device_busy import DeviceBusy
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.evidence import longest_gaps
+from tightship_analyzers.findings.evidence import fact, longest_gaps
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.metrics.step_filter import launched_between
 from tightship_analyzers.ranks.arrivals import collective_arrivals
+from tightship_analyzers.rules.track_record import record_of
 from tightship_analyzers.trace.blocks import Progress
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.errors import TightshipError
@@ -27,6 +28,7 @@ from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.finding import FindingSaving
 from tightship_platform.text import shown
+from tightship_platform.vocabulary import Method, Standing
 
 UNKNOWN_RANK = -1
 
@@ -93,8 +95,10 @@ def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
 
 
 def public_finding(finding: Finding, trace: str, rank: int) -> TraceFinding:
-    """The public record of a finding, without the intervals that only the judging needs."""
-    saving = finding.saving
+    """The public record of a finding, without the intervals that only the judging needs. What no real cases have proven
+    is a bound: see [Note: standing] in rules/track_record.py."""
+    saving, record = finding.saving, record_of(finding.rule)
+    is_proven = record.standing is Standing.PROVEN
     return TraceFinding(
         rule=finding.rule,
         title=finding.title,
@@ -108,10 +112,11 @@ def public_finding(finding: Finding, trace: str, rank: int) -> TraceFinding:
             unit=finding.unit.value,
             low=saving.low,
             high=saving.high,
-            method=saving.method.value,
+            method=(saving.method if is_proven else Method.BOUND).value,
             share_frac=finding.share_frac,
         ),
-        evidence=list(finding.evidence),
+        standing=record.standing.value,
+        evidence=[*finding.evidence, *(() if is_proven else (fact(record.words),))],
     )
 
 

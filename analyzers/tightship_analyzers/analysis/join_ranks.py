@@ -18,6 +18,7 @@ from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.vocabulary import Standing
 
 
 def join_ranks(
@@ -44,7 +45,7 @@ def join_ranks(
         of_ranks, unfit = _compared(parts, skew, rank_rules)
     else:
         unfit = dict.fromkeys((rule.id for rule in rank_rules), skew)
-    findings = sorted([*merge_findings(parts), *of_ranks], key=lambda finding: -midpoint_frac(finding))
+    findings = sorted([*merge_findings(parts), *of_ranks], key=surest_first)
     return RunAnalysis(
         ranks=[one.analysis for one in parts],
         findings=findings,
@@ -103,12 +104,17 @@ def merge_findings(parts: Sequence[RankPart]) -> list[TraceFinding]:
             if _loses(finding) > _loses(known.worst):
                 known.worst = finding
     merged = [_with_ranks(known, len(parts)) for known in shared.values()]
-    return sorted(merged, key=lambda finding: -midpoint_frac(finding))
+    return sorted(merged, key=surest_first)
 
 
 def _loses(finding: TraceFinding) -> tuple[float, int]:
     """By what ranks are compared; a share is comparable though one rank's trace holds steps and another's none."""
     return finding.saving.share_frac or 0.0, finding.saving.value or 0
+
+
+def surest_first(finding: TraceFinding) -> tuple[int, float]:
+    """The order of findings: by the standing of the rule, then the largest middle between low and high."""
+    return list(Standing).index(Standing(finding.standing)), -midpoint_frac(finding)
 
 
 def midpoint_frac(finding: TraceFinding) -> float:

@@ -12,7 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tightship_platform.vocabulary import Method
+from tightship_analyzers.rules.catalogue import RUN_RULES
+from tightship_analyzers.rules.track_record import standing_of
+from tightship_platform.vocabulary import Method, Standing
+
+_OF_SAMPLES = frozenset(rule.id for rule in RUN_RULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,13 @@ def middle_ns(low_ns: int | None, high_ns: int | None) -> int:
     return ((low_ns or 0) + (high_ns or 0)) // 2
 
 
+def surest_first(rules: Iterable[str], low_ns: int | None, high_ns: int | None) -> tuple[int, int]:
+    """The order of opportunities: by the standing of their rules, then the largest middle between low and high. Rules
+    on samples measure, and stand for themselves."""
+    of_traces = [rule for rule in rules if rule not in _OF_SAMPLES]
+    return list(Standing).index(standing_of(of_traces)), -middle_ns(low_ns, high_ns)
+
+
 @dataclass
 class _Share:
     value: Fraction = field(default_factory=Fraction)
@@ -120,7 +131,7 @@ def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
             method = _worst_method(traced, frozenset(rules))
             ranked.append(_ranked(runs, rules, (value_ns, low_ns, high_ns), method, all_ns))
     ranked.extend(_from_samples(runs))
-    return sorted(ranked, key=lambda one: (-middle_ns(one.low_ns, one.high_ns), one.key))
+    return sorted(ranked, key=lambda one: (*surest_first(one.rules, one.low_ns, one.high_ns), one.key))
 
 
 def _groups(claims: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -162,7 +173,9 @@ def _run_share(run: RunEvidence, rules: frozenset[str]) -> _Share:
 
 
 def _worst_method(runs: Iterable[RunEvidence], rules: frozenset[str]) -> str:
-    """A sum is only as sure as its least sure part."""
+    """A sum is only as sure as its least sure part, and a bound where no real cases have proven a rule."""
+    if standing_of(rules) is not Standing.PROVEN:
+        return Method.BOUND
     order = list(Method)
     used = [
         Method(claim.method)

@@ -18,8 +18,8 @@ from tightship_analyzers.fleet.opportunities import (
     Ranked,
     RunEvidence,
     SampleSaving,
-    middle_ns,
     rank_workflow,
+    surest_first,
 )
 from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.units import NS_PER_S, now_ns
@@ -59,7 +59,10 @@ def rank_all(session: Session, *, now: int | None = None) -> int:
 
 
 def _number(rows: Iterable[Opportunity]) -> None:
-    ordered = sorted(rows, key=lambda row: (row.state != OpportunityState.OPEN, -middle_ns(row.low, row.high), row.key))
+    ordered = sorted(
+        rows,
+        key=lambda row: (row.state != OpportunityState.OPEN, *surest_first(row.rules, row.low, row.high), row.key),
+    )
     for position, row in enumerate(ordered, start=1):
         if row.position != position:
             row.position = position

@@ -13,7 +13,7 @@ from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary,
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_frac, format_ns, plural
-from tightship_platform.vocabulary import Bucket, Method, SavingUnit
+from tightship_platform.vocabulary import Bucket, Method, SavingUnit, Standing
 
 LEAST_GRAPH_FRAC = 0.001
 """Share of the window below which captured graphs are not worth a line."""
@@ -39,6 +39,12 @@ HOST_CLAUSE = {
 }
 """The same for `host` where something else than launching work takes the most of it."""
 
+
+STANDING_WORDS = {
+    Standing.UNPROVEN: "Unproven: fewer than three real cases show yet what these bring",
+    Standing.EXPERIMENTAL: "Experimental: these were wrong in more than one of ten real cases",
+}
+"""What stands above findings of rules that are not proven."""
 
 NO_CAUSE = (Cause.UNEXPLAINED.word, Cause.UNRECORDED.word, Cause.WINDOW_EDGE.word, Cause.PROFILING.word)
 """What is unexplained, and why."""
@@ -214,6 +220,15 @@ def saving_words(finding: TraceFinding) -> str:
         return f"up to {format_ns(saving.high)}{per} ({saving.method}), {share}"
     between = "" if saving.low == saving.high else f"{format_ns(saving.low)} to {format_ns(saving.high)}, "
     return f"{format_ns(saving.value)}{per} ({between}{saving.method}), {share}"
+
+
+def standing_words(result: RunAnalysis, number: int) -> str | None:
+    """What stands above the finding of that number (from 0) where the first of a lesser standing follows; findings are
+    in the order of their rules' standing."""
+    standing = result.findings[number].standing
+    if number and standing == result.findings[number - 1].standing:
+        return None
+    return STANDING_WORDS.get(Standing(standing))
 
 
 def whole_of(one: RankAnalysis) -> str:

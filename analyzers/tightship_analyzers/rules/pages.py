@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tightship_analyzers.findings.model import AnyRule, Rule, Scope
+from tightship_analyzers.rules.track_record import record_of
 from tightship_platform.results.rule import RulePage
 
 _SCOPES = {
@@ -15,7 +16,10 @@ _SCOPES = {
 def page_text(rule: Rule) -> str:
     """Markdown: name, what it judges, then the docstring."""
     summary, _, body = rule.page.strip().partition("\n")
-    return f"# {rule.id}\n\n{summary}\n\n*Judges {_SCOPES[rule.scope]}. In short: {rule.fix}.*\n\n{body.strip()}\n"
+    known = "" if rule.scope is Scope.SAMPLES else f" {record_of(rule.id).words}."
+    return (
+        f"# {rule.id}\n\n{summary}\n\n*Judges {_SCOPES[rule.scope]}. In short: {rule.fix}.{known}*\n\n{body.strip()}\n"
+    )
 
 
 def rule_record(rule: AnyRule) -> RulePage:

@@ -149,6 +149,7 @@ def test_a_first_call_is_start_up_and_no_habit(tmp_path: Path) -> None:
     assert finding.claims.measure_ns == pytest.approx(3 * 3 * MS, rel=TOLERANCE)
 
 
+@pytest.mark.usefixtures("proven")
 def test_faces_speak_of_the_recording(tmp_path: Path) -> None:
     path = unmarked(job_of("launch-bound", bad=True).text(), tmp_path / "serving.json")
     runner = CliRunner()

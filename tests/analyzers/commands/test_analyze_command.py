@@ -95,6 +95,7 @@ def test_json_keys_are_stable() -> None:
         "where",
         "fix",
         "saving",
+        "standing",
         "evidence",
     ]
     assert list(finding["saving"]) == ["value", "unit", "low", "high", "method", "share_frac"]

@@ -139,6 +139,7 @@ def test_without_savings_there_is_nothing_to_do() -> None:
     assert rank_workflow([run(claim("a", share=0.5), hours=0)]) == []
 
 
+@pytest.mark.usefixtures("proven")
 def test_a_group_is_as_sure_as_its_least_sure_claim() -> None:
     sure = Claim(rules=("a",), share_frac=0.5, low_frac=0.5, high_frac=0.5, method="simulated")
     assert rank_workflow([run(sure)])[0].method == Method.SIMULATED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Markup, element
 from tightship_analyzers.report.model import Report, finding_rows
-from tightship_analyzers.report.sentences import step_words
+from tightship_analyzers.report.sentences import standing_words, step_words
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -16,16 +16,22 @@ CODE_CHARS = 4000
 
 
 def findings_section(result: RunAnalysis, report: Report) -> list[Markup]:
-    """All findings, the largest share first, or that there is none."""
+    """All findings, those of proven rules first, or that there is none."""
     by_rank = {one.rank: one for one in result.ranks}
     return [
         element("p", report.advice, class_="quiet" if result.findings else None),
         *(
-            _finding(number, result, finding, by_rank[finding.rank])
+            part
             for number, finding in enumerate(result.findings, start=1)
+            for part in (*_above(result, number - 1), _finding(number, result, finding, by_rank[finding.rank]))
         ),
         *(element("p", line) for line in report.remarks),
     ]
+
+
+def _above(result: RunAnalysis, number: int) -> list[Markup]:
+    said = standing_words(result, number)
+    return [] if said is None else [element("p", said, class_="quiet")]
 
 
 def _finding(number: int, result: RunAnalysis, finding: TraceFinding, one: RankAnalysis) -> Markup:

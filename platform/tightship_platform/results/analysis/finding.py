@@ -32,5 +32,7 @@ class TraceFinding:
     """What to change."""
     saving: FindingSaving
     """What the change gives back."""
+    standing: str
+    """What is known of the rule's advice: `proven`, `unproven` (few real cases) or `experimental` (often wrong)."""
     evidence: list[Evidence]
     """What it rests on."""

@@ -1,0 +1,97 @@
+"""How often each rule's advice was right where the truth is known: traces that were read by hand, and fixes that were
+applied and measured.
+
+[Note: standing] A rule of fewer than LEAST_CASES cases is unproven: its savings are bounds, and it leads no ranking.
+One that is right in less than LEAST_PRECISION of them is experimental, and shown apart from the others. A case is a job
+or a trace, however many findings it has; it is wrong where one of them is.
+
+`track_record.toml` is written by the programs that find out: `make readings ARGS=--record` and `make proof`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tightship_platform.units import plural
+from tightship_platform.vocabulary import Standing
+
+LEAST_CASES = 3
+LEAST_PRECISION = 0.9
+FILE = Path(__file__).with_name("track_record.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackRecord:
+    """The cases of one rule, by name: `reading/<name>`, `pair/<name>`, `gpu/<name>`."""
+
+    right: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def standing(self) -> Standing:
+        """See [Note: standing]."""
+        cases = len(self.right) + len(self.wrong)
+        if cases < LEAST_CASES:
+            return Standing.UNPROVEN
+        return Standing.PROVEN if len(self.right) >= LEAST_PRECISION * cases else Standing.EXPERIMENTAL
+
+    @property
+    def words(self) -> str:
+        """One sentence for a report or a page."""
+        cases = len(self.right) + len(self.wrong)
+        if not cases:
+            return "Unproven: no real case shows yet what it brings"
+        right = f"right in {len(self.right)} of {plural(cases, 'real case')}"
+        return f"{self.standing.value.capitalize()}: {right}"
+
+
+@cache
+def track_records() -> Mapping[str, TrackRecord]:
+    """Rule → its record."""
+    with FILE.open("rb") as file:
+        known = tomllib.load(file)
+    return {rule: TrackRecord(**{name: tuple(cases) for name, cases in of.items()}) for rule, of in known.items()}
+
+
+def record_of(rule: str) -> TrackRecord:
+    """The record of a rule; an empty one where no case is known."""
+    return track_records().get(rule, TrackRecord())
+
+
+def standing_of(rules: Iterable[str]) -> Standing:
+    """The least sure of several rules."""
+    order = list(Standing)
+    return max((record_of(rule).standing for rule in rules), key=order.index, default=Standing.PROVEN)
+
+
+def write_outcomes(kind: str, outcomes: Mapping[str, Mapping[str, bool]]) -> None:
+    """Replace all cases of one kind in the file.
+
+    :param kind: `reading`, `pair` or `gpu`.
+    :param outcomes: rule → name of the case → whether the advice was right.
+    """
+    kept = {
+        rule: {
+            side: [case for case in getattr(of, side) if not case.startswith(f"{kind}/")] for side in ("right", "wrong")
+        }
+        for rule, of in track_records().items()
+    }
+    for rule, cases in outcomes.items():
+        known = kept.setdefault(rule, {"right": [], "wrong": []})
+        for name, is_right in cases.items():
+            known["right" if is_right else "wrong"].append(f"{kind}/{name}")
+    lines = ["# Written by `make readings ARGS=--record` and `make proof`; see track_record.py."]
+    for rule, known in sorted(kept.items()):
+        if any(known.values()):
+            lines += ["", f"[{rule}]"]
+            lines += [f"{side} = [{_listed(known[side])}]" for side in ("right", "wrong") if known[side]]
+    FILE.write_text("\n".join(lines) + "\n")
+    track_records.cache_clear()
+
+
+def _listed(cases: Iterable[str]) -> str:
+    return ", ".join(f'"{case}"' for case in sorted(cases))
