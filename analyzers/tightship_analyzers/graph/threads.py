@@ -10,19 +10,23 @@ two run side by side.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from tightship_analyzers.trace.columns import Int32s, Int64s
+from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.joins import sorted_distinct
 from tightship_analyzers.trace.model import Trace
+from tightship_analyzers.trace.names import matcher
 
 LONG_NS = 100_000
 """A pause of the caller beside an active backward thread that is longer than dispatch from Python takes (5–100 µs)."""
 AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 """An operator that evaluates a node of the backward graph; the node's name follows."""
+BARE_NODE = re.compile(r"torch::autograd::\w+|\w+Backward\d*")
+"""The same before PyTorch 1.9, by the node's own name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,16 +58,23 @@ def calling_thread(trace: Trace) -> int:
     ops = trace.host_ops
     if not len(ops):
         return int(np.bincount(trace.launches.tid).argmax()) if len(trace.launches) else -1
-    backward = trace.names.mask(ops.name, lambda name: name.startswith(AUTOGRAD_NODE))
+    backward = backward_nodes(trace)
     counts = np.bincount(ops.tid)
     weight = np.bincount(ops.tid[backward], minlength=len(counts))
     return int(np.where(weight > counts // 50, -1, counts).argmax())
 
 
+def backward_nodes(trace: Trace) -> Bools:
+    """(operators,) does it evaluate a node of the backward graph?"""
+    names, ops = trace.names, trace.host_ops
+    nodes = names.mask(ops.name, lambda name: name.startswith(AUTOGRAD_NODE))
+    return nodes if nodes.any() else names.mask(ops.name, matcher(BARE_NODE))
+
+
 def hand_overs(trace: Trace, caller: int, bounds_ns: Int64s) -> HandOvers:
     """All bursts of backward threads within pauses of the caller."""
     ops, links = trace.host_ops, trace.links
-    nodes = trace.names.mask(ops.name, lambda name: name.startswith(AUTOGRAD_NODE))
+    nodes = backward_nodes(trace)
     workers = np.union1d(ops.tid[nodes], links.to_tid[links.to_tid != links.tid])
     parts = [_bursts(trace, caller, worker, bounds_ns) for worker in workers.tolist() if worker != caller]
     parts = [part for part in parts if len(part.caller)] or [HandOvers.none()]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.graph.threads import AUTOGRAD_NODE
+from tightship_analyzers.graph.threads import AUTOGRAD_NODE, backward_nodes
 from tightship_analyzers.trace.model import Bools, Int32s
 
 __all__ = ["AUTOGRAD_NODE", "WorkThreads"]
@@ -27,7 +27,7 @@ class WorkThreads:
     def derive(cls, facts: Facts) -> Self:
         """A thread that evaluates autograd nodes is a backward thread."""
         window = facts[Window]
-        nodes = facts.trace.ops_named(AUTOGRAD_NODE)
+        nodes = facts.trace.host_ops.take(backward_nodes(facts.trace))
         return cls(np.union1d(nodes.tid, [window.tid]).astype(np.int32))
 
     def among(self, tid: Int32s) -> Bools:
