@@ -234,6 +234,24 @@ def slow(block: Block, base: Base) -> int:
     return round(count * (each - LEAD_NS - heads * one / rate * 1e9 - slow_kernels.EMPTY_KERNEL_NS))
 
 
+def decoded(block: Block, base: Base) -> int:
+    """Steps of a few requests, with attention between products."""
+    requests = block.rng.randrange(1, 16)
+    name = block.any_of(
+        f"execute_context_0(0)_generation_{requests}({requests})",
+        f"execute_{requests}_context_0(sq0sk0sqsq0sqsk0)_generation_{requests}(sq{requests}sk999sqsq1sqsk1)",
+        f"step[DECODE bs={requests}]",
+    )
+    count = 3
+    each = block.length_ns // count
+    block.mark(name, 0, count * HOST_NS + 100)
+    for at in range(count):
+        attends = at == 1
+        kernel = "paged_attention_v2_kernel" if attends else "gemm_mxfp4"
+        block.launched("vllm::attention" if attends else "vllm::gemm", at * each, (at + 1) * each, kernel)
+    return (count - 1) * (each - LEAD_NS) // 2
+
+
 def dispatched(block: Block, base: Base) -> int:
     """Kernels of 3 to 6 µs, each launched only when the one before has been done for some time."""
     each, busy = block.rng.randrange(18, 34) * US, block.rng.randrange(3, 7) * US

@@ -54,7 +54,7 @@ def fits(defect: Defect, base: Base) -> bool:
     if _there(defect.rule, base) > MOST_THERE_FRAC.get(defect.rule, 0.0) * base.step_ns:
         return False
     device = find(base.device_name)
-    if defect.rule == "slow-kernel":
+    if defect.rule in ("slow-kernel", "small-decode-batch"):
         return device is not None and device.flops("fp16") is not None
     if defect.rule == "pageable-copy":
         return device is not None and "pcie" in device.link_bytes_per_s

@@ -229,6 +229,15 @@ def slow_attention(job: GpuJob, bad: bool) -> None:
     job.op("aten::_flash_attention_forward", kernel, dims=factors, types=[HALF[0]] * 3)
 
 
+def decoding(job: GpuJob, bad: bool) -> None:
+    """8 requests, or 256: more than this device needs to compute as long as it reads."""
+    begun, requests = job.now_ns, 8 if bad else 256
+    work(job)
+    job.op("vllm::unified_attention_with_output", (200 * US, "kernel_unified_attention_2d"))
+    name = f"execute_context_0(0)_generation_{requests}({requests})"
+    job.host(name, begun, job.now_ns, category="user_annotation")
+
+
 def exposed(job: GpuJob, bad: bool) -> None:
     """The gradients are sent after the backward pass, or beside it."""
     if bad:
@@ -325,6 +334,7 @@ JOBS: dict[str, Job] = {
     "conv-bias-before-batch-norm": convolution,
     "low-grid": small_grids,
     "slow-kernel": slow_attention,
+    "small-decode-batch": decoding,
     "exposed-communication": exposed,
     "tiny-collectives": tiny,
     "low-bus-bandwidth": slow_link,
@@ -351,6 +361,7 @@ EXPECTED_NS: dict[str, int] = {
     "conv-bias-before-batch-norm": 100 * US,
     "low-grid": round(4 * 400 * US * (1 - 8 / 108)),
     "slow-kernel": 4 * MS - round(4 * 8 * 16 * 2048**2 * 64 / (271.2e12 / 2) * 1e9),
+    "small-decode-batch": 5 * GEMM[0] // 2,
     "exposed-communication": 900 * US,
     "tiny-collectives": 39 * (30 + 6) * US,  # each is issued only when the one before is done: 6 µs of the host
     "gloo-on-gpu": 300 * US,

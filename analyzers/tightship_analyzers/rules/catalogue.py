@@ -36,6 +36,7 @@ from tightship_analyzers.rules.kernels import (
     launch_bound,
     low_grid,
     slow_kernel,
+    small_decode_batch,
     small_kernel_swarm,
     unaligned_half_dims,
     unfused_attention,
@@ -89,6 +90,7 @@ GROUPS: dict[str, tuple[AnyRule, ...]] = {
         conv_bias_before_batch_norm.RULE,
         low_grid.RULE,
         slow_kernel.RULE,
+        small_decode_batch.RULE,
     ),
     "Ranks wait for each other": (
         exposed_communication.RULE,

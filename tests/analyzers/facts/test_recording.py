@@ -8,9 +8,11 @@ import pytest
 from made_trace import MadeTrace, at
 
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.savings import saving_without
+from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.report.model import report_of
 from tightship_analyzers.report.sentences import headline
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -49,6 +51,13 @@ def test_a_window_cut_out_of_a_longer_recording_begins_with_the_work_that_is_in_
     assert one.summary.warnings[0].startswith(
         "for its first 8.00 ms the device ran earlier work that is not in the file"
     )
+
+
+def test_work_that_was_launched_before_the_window_is_not_simulated(tmp_path: Path) -> None:
+    """Without it the window would begin earlier, not end earlier: the difference of the two is no saving."""
+    facts = Facts(served(8000).read(tmp_path))
+    reason = saving_without(facts, Edits.without_device([1]))
+    assert isinstance(reason, NotApplicable) and "launched before what is judged" in reason.reason
 
 
 @pytest.mark.parametrize("first_us", [112, 200, 1100])

@@ -42,6 +42,11 @@ class DeviceWork:
 
     def started_in(self, tid: int, start_ns: int, end_ns: int) -> DeviceEvents:
         """Events that a thread launched within [start_ns, end_ns)."""
+        return self.events.take(self.numbers_in(tid, start_ns, end_ns))
+
+    def numbers_in(self, tid: int, start_ns: int, end_ns: int) -> Int64s:
+        """The same as rows of this table."""
         first, stop = np.searchsorted(self.launched_ns, (start_ns, end_ns))
         rows = np.arange(int(first), int(stop))
-        return self.events.take(rows[self.tid[rows] == tid])
+        found: Int64s = rows[self.tid[rows] == tid]
+        return found

@@ -90,6 +90,8 @@ class DependencyGraph:
             )
         if self.anchored_frac > MAX_ANCHORED_FRAC:
             return f"the trace lacks the launch of {format_frac(self.anchored_frac)} of the device's work"
+        if len(self.graph.by_launch) and self.graph.due[-1] == self.graph.due[0]:
+            return "all of the device's work was launched before what is judged, so that no step ends with it"
         return None
 
     @property

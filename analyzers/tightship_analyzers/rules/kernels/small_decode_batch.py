@@ -1,0 +1,143 @@
+"""Decode steps of few requests read all weights for a few tokens.
+
+## What it finds
+Steps of vLLM or SGLang that only decode, keep the device busy, and compute less than half of the tokens above which
+arithmetic, not the reading of weights, sets their time; together at least 5 % of the recording.
+
+## Why it costs
+A decode step reads every weight of the model once, whether for one token or for a hundred. Until a device computes as
+long as it reads (about 300 tokens on an H100, 160 on an MI300X, for 16-bit weights), more tokens cost next to nothing,
+except in attention, which reads the keys and values of each request.
+
+## Example
+```python
+llm = LLM(model, max_num_seqs=32)
+```
+
+## Use instead
+```python
+llm = LLM(model, max_num_seqs=128)        # as far as memory for keys and values, and latency, allow
+```
+or the same load on fewer replicas.
+
+The saving is what the same number of tokens takes less in steps of twice as many: half of all kernels but attention and
+communication, which grow with the batch. A bound, whose low end is 0: whether more requests wait, and which latency is
+asked for, is not in a trace. It is not simulated: the steps do not get shorter, they do more.
+
+## Known misses
+Steps without these marks. Weights of 8 or 4 bits are read faster: there arithmetic sets the pace from a half or a
+quarter of these tokens on, with experts from more of them. Steps with prompts in them. Steps that wait for the host:
+`launch-bound` comes first.
+
+## Source
+Williams, Waterman, Patterson: "Roofline", CACM 52(4), 2009; rates: hardware.toml. Names of the marks: vLLM,
+https://github.com/vllm-project/vllm; SGLang,
+https://github.com/sgl-project/sglang. 5 % of the recording.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tightship_analyzers.facts.kernels.device_model import DeviceModel
+from tightship_analyzers.facts.kernels.device_work import DeviceWork
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.program.decode_steps import SGLANG, VLLM, DecodeSteps
+from tightship_analyzers.facts.program.places import Places
+from tightship_analyzers.facts.roofline.slow_kernels import REACHED_MEMORY_FRAC
+from tightship_analyzers.facts.window.window import Window
+from tightship_analyzers.findings.claim import Where, claim, gone, is_worth, share_of, within_window
+from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
+from tightship_analyzers.hardware import Device
+from tightship_analyzers.trace.columns import EventKind
+from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.model import DeviceEvents
+from tightship_platform.units import format_ns, plural
+
+MIN_STEP_FRAC = 0.05
+"""Share of the recording below which it is no finding."""
+BUSY_FRAC = 0.9
+"""Of a step, from its first to its last work, the device is busy for at least as long; else the host sets the pace."""
+LEFT_FRAC = 0.5
+"""Of a kernel's time in steps of twice as many tokens, for each token."""
+GROWS = re.compile(r"att(entio)?n|fmha|flash|paged|(?<![a-z])mla|reduce_segments", re.IGNORECASE)
+"""Kernels of attention, whose work grows with the requests; the last one joins the parts of vLLM's own."""
+
+
+def judge(facts: Facts) -> Judgement:
+    """All such steps together."""
+    decode, device, work = facts[DecodeSteps], facts[DeviceModel].device, facts[DeviceWork]
+    most = worth_tokens(device)
+    if most is None:
+        return NotApplicable(f"needs the rate of 16-bit products; {device.id} lists none")
+    steps = []
+    for at in np.flatnonzero(2 * decode.tokens <= most).tolist():
+        span = int(decode.marks.tid[at]), int(decode.marks.start_ns[at]), int(decode.marks.end_ns[at])
+        launched = work.numbers_in(*span)
+        if len(launched) and _busy_frac(work.events.take(launched)) >= BUSY_FRAC:
+            steps.append((span, int(decode.tokens[at]), launched))
+    numbers = np.unique(np.concatenate([launched for _, _, launched in steps])) if steps else np.array([], np.int64)
+    events = work.events.take(numbers)
+    grows = facts.trace.names.mask(events.name, lambda name: GROWS.search(name) is not None)
+    shared = np.flatnonzero((events.kind == EventKind.KERNEL) & ~grows)
+    claims = within_window(facts, gone(events.take(shared), np.full(len(shared), 1 - LEFT_FRAC)))
+    if not is_worth(facts, claims, MIN_STEP_FRAC):
+        return []
+    tokens = sum(count for _, count, _ in steps)
+    each = round(tokens / len(steps))
+    busy_ns = Intervals.of_table(events).measure_ns
+    took = fact(
+        f"{plural(len(steps), 'step')}, {format_ns(busy_ns // len(steps))} each on the device"
+        + (f": {tokens / busy_ns * 1e9:,.0f} tokens/s" if decode.whole else ""),
+        busy_ns / len(steps),
+        "ns a step",
+    )
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Decode steps read all weights for {plural(each, 'token')}: "
+            f"{share_of(facts, claims)} at most to gain in steps of twice as many",
+            where=Where(facts[Places].of_span(*steps[0][0]) or "decode steps"),
+            fix="Let more requests run at once where more of them wait: a larger max_num_seqs, or fewer replicas",
+            low_ns=0,
+            evidence=[
+                took,
+                fact(
+                    f"With 16-bit weights this device computes as long as it reads from {most:.0f} tokens a step on",
+                    most,
+                    "tokens a step",
+                ),
+                change(
+                    "LLM(model, max_num_seqs=n)", "LLM(model, max_num_seqs=2 * n)  # as far as memory and latency allow"
+                ),
+            ],
+        )
+    ]
+
+
+def worth_tokens(device: Device) -> float | None:
+    """Tokens above which a product of 16-bit weights computes as long as it reads them: each weight is two bytes, and
+    two operations for a token."""
+    rate = device.reached_flops("bf16") or device.reached_flops("fp16")
+    return None if rate is None else rate / (REACHED_MEMORY_FRAC * device.memory_bytes_per_s)
+
+
+def _busy_frac(events: DeviceEvents) -> float:
+    """From the first to the last of them."""
+    return Intervals.of_table(events).measure_ns / max(1, int(events.end_ns.max() - events.start_ns.min()))
+
+
+RULE = TraceRule(
+    id="small-decode-batch",
+    needs=(Window, DecodeSteps, DeviceModel, DeviceWork),
+    title="Decode steps of few requests",
+    fix="Let more requests run at once",
+    judge=judge,
+    page=__doc__ or "",
+    signs=re.compile(f"{VLLM.pattern}|{SGLANG.pattern}"),
+)
