@@ -327,7 +327,7 @@ PAIRS = (
     Pair(rule="dtype-ping-pong", before=halves(lambda x: x.float().bfloat16()), after=halves(lambda x: x)),
     Pair(rule="layout-ping-pong", before=images(channels_last=False), after=images()),
     Pair(rule="launch-bound", before=small(graphed=False), after=small(graphed=True)),
-    Pair(rule="small-kernel-swarm", before=swarm(fused=False), after=swarm(fused=True)),
+    Pair(rule="unfused-elementwise", before=swarm(fused=False), after=swarm(fused=True)),
     Pair(rule="fp32-gemm", before=products(tf32=False), after=products(tf32=True)),
     Pair(rule="unaligned-half-dims", before=half(4095), after=half(4096)),
     Pair(rule="unfused-attention", before=attention(by_hand), after=attention(F.scaled_dot_product_attention)),

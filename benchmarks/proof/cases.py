@@ -91,7 +91,7 @@ PAIRS = (
     Case(job="written_attention", rule="unfused-attention", asks="scaled_dot_product_attention", steps=30),
     Case(job="eager_bert", rule="unfused-attention", asks="sdpa", steps=30),
     Case(job="float_norm", rule="dtype-ping-pong", asks="layer_norm", steps=30),
-    Case(job="written_gelu", rule="small-kernel-swarm", asks="torch.compile", steps=80),
+    Case(job="written_gelu", rule="unfused-elementwise", asks="torch.compile", steps=80),
     Case(job="reduce_each_gradient", rule="tiny-collectives", asks="flat", steps=60, ranks=2),
     Case(job="small_buckets", rule="tiny-collectives", asks="bucket", steps=60, ranks=2),
     Case(job="uneven_ranks", rule="straggling-rank", asks="LengthGrouped", steps=60, ranks=2),

@@ -20,7 +20,7 @@ from injection.device_defects import (
     slow,
     small_grid,
     spelt_out,
-    swarmed,
+    unfused,
     zeroed,
 )
 from injection.host_defects import (
@@ -105,7 +105,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect("dtype-ping-pong", cast),
     Defect("layout-ping-pong", converted),
     Defect("launch-bound", dispatched),
-    Defect("small-kernel-swarm", swarmed),
+    Defect("unfused-elementwise", unfused),
     Defect("fp32-gemm", single_precision),
     Defect("unaligned-half-dims", odd_sizes, also=frozenset(["slow-kernel"])),
     Defect("unfused-attention", spelt_out),

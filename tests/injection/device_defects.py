@@ -10,7 +10,7 @@ from injection.sites import Base
 from tightship_analyzers.facts.roofline import slow_kernels
 from tightship_analyzers.facts.roofline.work import Family
 from tightship_analyzers.hardware import find
-from tightship_analyzers.rules.kernels import fp32_gemm, launch_bound, small_kernel_swarm
+from tightship_analyzers.rules.kernels import fp32_gemm, launch_bound
 from tightship_analyzers.rules.memory import pageable_copy
 
 HALVES = ("c10::BFloat16", "c10::Half")
@@ -21,6 +21,7 @@ ELEMENTWISE = (
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>",
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<MulFunctor<float>>>",
 )
+UNARY = tuple(f"aten::{name}" for name in ("gelu", "silu", "sigmoid", "tanh", "exp", "neg", "relu"))
 CONVERSIONS = (
     "void cudnn::ops::nchwToNhwcKernel<float, float>",
     "void cudnn::ops::nhwcToNchwKernel<__half, __half>",
@@ -124,18 +125,20 @@ def converted(block: Block, base: Base) -> int:
     return count * (each - LEAD_NS)
 
 
-def swarmed(block: Block, base: Base) -> int:
-    """Runs of kernels of 8 to 16 µs, each as one operator would do it, with something else in between."""
+def unfused(block: Block, base: Base) -> int:
+    """Chains of kernels of 8 to 16 µs, each as one operator on one tensor does it, with something else in between."""
     each, run = block.rng.randrange(8, 17) * US + LEAD_NS, block.rng.randrange(6, 14)
     count = block.length_ns // each
-    op, kernel = block.any_of("aten::mul", "aten::add", "aten::gelu"), block.any_of(*ELEMENTWISE)
+    size = block.any_of(1000, 1024, 1531)
     for at in range(count):
         last = at % run == run - 1
-        block.launched("aten::sum" if last else op, at * each, (at + 1) * each, "reduce_kernel" if last else kernel)
+        name = "aten::mm" if last else UNARY[at % run % len(UNARY)]
+        kernel = "some_gemm" if last else block.any_of(*ELEMENTWISE)
+        block.launched(name, at * each, (at + 1) * each, kernel, dims=[[512, size]], types=[HALVES[0]])
     block.wait()
     sizes = [min(run - 1, count - first) for first in range(0, count, run)]
-    # Of a run one kernel stays; what lies between the others goes as well.
-    return sum((size - 1) * each for size in sizes if size >= small_kernel_swarm.MIN_RUN)
+    # Of a chain one kernel stays; what lies between the others goes as well.
+    return sum((length - 1) * each for length in sizes if length > 1)
 
 
 def single_precision(block: Block, base: Base) -> int:

@@ -168,13 +168,14 @@ def launches(job: GpuJob, bad: bool) -> None:
         job.op("aten::mm", (5 * US if bad else 60 * US, "gemm"), host_ns=30 * US)
 
 
-def swarm(job: GpuJob, bad: bool) -> None:
+def chains(job: GpuJob, bad: bool) -> None:
+    """Eight times ten operators on one tensor, or one kernel that does what they do."""
     work(job)
-    for _ in range(8 if bad else 1):
-        job.op(
-            "aten::relu", *([(10 * US, "vectorized_elementwise_kernel<4, relu>")] * 10 if bad else [(10 * US, "fused")])
-        )
-    work(job, 1)
+    for _ in range(8):
+        for name in ("mul", "add", "sigmoid", "neg", "tanh") * 2 if bad else ("mul",):
+            kernel = f"vectorized_elementwise_kernel<4, {name}>"
+            job.op(f"aten::{name}", (10 * US, kernel), dims=SQUARE[:1], types=HALF[:1])
+        work(job, 1)
 
 
 def float32(job: GpuJob, bad: bool) -> None:
@@ -327,7 +328,7 @@ JOBS: dict[str, Job] = {
     "layout-ping-pong": layouts,
     "redundant-copy": copied,
     "launch-bound": launches,
-    "small-kernel-swarm": swarm,
+    "unfused-elementwise": chains,
     "fp32-gemm": float32,
     "unaligned-half-dims": unaligned,
     "unfused-attention": attention,
@@ -356,6 +357,7 @@ EXPECTED_NS: dict[str, int] = {
     "dtype-ping-pong": 200 * US,
     "layout-ping-pong": 200 * US,
     "redundant-copy": 2 * 60 * US,
+    "unfused-elementwise": 8 * 9 * 10 * US,
     "fp32-gemm": 5 * 600 * US,
     "unfused-attention": 600 * US,
     "conv-bias-before-batch-norm": 100 * US,

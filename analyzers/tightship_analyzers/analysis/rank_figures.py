@@ -155,7 +155,7 @@ def _fusion_candidates(facts: Facts) -> list[FusionCandidate] | None:
             modules=row.modules,
             ops=list(row.ops[:MOST_OPS]),
             length=len(row.ops),
-            chains=row.chains,
+            chains=len(row.chains),
             device_ns=row.device_ns,
             saving_ns=row.saving_ns,
         )

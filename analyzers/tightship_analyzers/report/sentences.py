@@ -300,8 +300,8 @@ def chain_words(chain: FusionCandidate) -> str:
         " …" if chain.length > len(chain.ops) else ""
     )
     return (
-        f"{chain.module} ({ops}), {plural(chain.chains, 'time')}: up to {format_ns(chain.saving_ns)} "
-        f"of {format_ns(chain.device_ns)}"
+        f"{f'{chain.module} ({ops})' if chain.module else ops}, {plural(chain.chains, 'time')}: "
+        f"up to {format_ns(chain.saving_ns)} of {format_ns(chain.device_ns)}"
     )
 
 

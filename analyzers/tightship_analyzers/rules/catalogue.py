@@ -37,9 +37,9 @@ from tightship_analyzers.rules.kernels import (
     low_grid,
     slow_kernel,
     small_decode_batch,
-    small_kernel_swarm,
     unaligned_half_dims,
     unfused_attention,
+    unfused_elementwise,
 )
 from tightship_analyzers.rules.memory import (
     device_round_trip,
@@ -83,7 +83,7 @@ GROUPS: dict[str, tuple[AnyRule, ...]] = {
     ),
     "The device computes less than it could": (
         launch_bound.RULE,
-        small_kernel_swarm.RULE,
+        unfused_elementwise.RULE,
         fp32_gemm.RULE,
         unaligned_half_dims.RULE,
         unfused_attention.RULE,

@@ -13,10 +13,13 @@ from rule_jobs import EXPECTED_NS, GEMM, HALF, JOBS, STEPS, job_of, work
 from tightship_analyzers.analysis.judge import judge_trace
 from tightship_analyzers.facts.kernels.plain_attention import MAX_BETWEEN
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.roofline.chains import SHARED_FRAC
 from tightship_analyzers.findings.model import Failed, Finding
 from tightship_analyzers.rules.catalogue import find_rule
+from tightship_analyzers.rules.kernels.unfused_elementwise import MAX_PAUSE_NS
 from tightship_platform.results.codec import as_json, decode
-from tightship_platform.results.evidence import Evidence
+from tightship_platform.results.evidence import Evidence, Fact
+from tightship_platform.units import format_ns
 from tightship_platform.vocabulary import Method
 
 TOLERANCE = 0.1
@@ -223,24 +226,31 @@ def test_attention_is_a_softmax_between_the_products_of_its_scores(
     assert [finding.saving.value for finding in found] == ([600 * US] if counts else [])
 
 
-@pytest.mark.parametrize("filled_ns", [0, 45 * US, 145 * US])
-def test_a_pause_that_another_stream_fills_is_not_idle(tmp_path: Path, filled_ns: int) -> None:
-    """Six kernels of 5 µs in each step, 145 µs apart."""
+@pytest.mark.parametrize(("pause_ns", "filled_ns"), [(8 * US, 0), (8 * US, 3 * US), (8 * US, 8 * US), (12 * US, 0)])
+def test_only_short_pauses_that_no_other_stream_fills_go_with_a_chain(
+    tmp_path: Path, pause_ns: int, filled_ns: int
+) -> None:
+    """Six kernels of 30 µs in each step, of which nothing tells the tensors, and a product."""
     job = GpuJob()
     for step in range(STEPS):
         begun = step * MS
         job.step(step, begun, begun + MS)
+        start = begun + 10 * US
         for at in range(6):
-            call, start = begun + at * 20 * US, begun + 150 * US * (at + 1)
-            job.pair((call, call + US), (start - 5 * US, start), name="vectorized_elementwise_kernel<4, add>")
+            call, end = begun + at * US, start + 30 * US
+            job.pair((call, call + 500), (start, end), name=f"vectorized_elementwise_kernel<4, f{at}>")
             if filled_ns:
-                job.pair((call + 2 * US, call + 3 * US), (start, start + filled_ns), name="gemm", stream=20)
+                job.pair((call + 500, call + US), (end, end + filled_ns), name="gemm", stream=20)
+            start = end + pause_ns
+        job.pair((begun + 7 * US, begun + 8 * US), (start, begun + MS), name="gemm")
         job.now_ns = begun + MS
-    found = judged(job, "small-kernel-swarm", tmp_path)
-    idle_ns = 5 * (145 * US - filled_ns)
-    assert [finding.saving.value for finding in found] == ([idle_ns + 5 * 5 * US] if idle_ns else [])
-    for finding in found:
-        assert f"idles for {idle_ns // US} µs" in finding.evidence[1].text
+    [finding] = judged(job, "unfused-elementwise", tmp_path)
+    idle_ns = 5 * (pause_ns - filled_ns) if pause_ns <= MAX_PAUSE_NS else 0
+    assert finding.saving.value == pytest.approx(SHARED_FRAC * 5 * 30 * US + idle_ns, abs=10)
+    assert finding.saving.low == 0
+    assert finding.saving.high == pytest.approx(5 * 30 * US + idle_ns, abs=10)
+    said = [entry.text for entry in finding.evidence if isinstance(entry, Fact)]
+    assert any(f"idles for {format_ns(idle_ns)}" in text for text in said) is (idle_ns > 0)
 
 
 @pytest.mark.parametrize(

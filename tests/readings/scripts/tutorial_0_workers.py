@@ -103,6 +103,11 @@ def main(path: str) -> None:
         kinds["float32 convolution or product" if is_float else category(one)] += one["end"] - one["start"]
     for kind, sum_ns in kinds.items():
         print(f"{kind}: {ms(sum_ns / len(steps))} per step")
+    passes = [one for one in device if "elementwise_kernel" in one["name"] and one["end"] - one["start"] > 20_000]
+    print(f"elementwise kernels above 20 us: {len(passes) / len(steps):.0f} a step, {ms(total(passes) / len(steps))}")
+    for text in ("Threshold", "threshold", "Add", "add"):
+        named = [one for one in passes if text in one["name"]]
+        print(f"  with {text} in their name: {len(named) / len(steps):.0f}, {ms(total(named) / len(steps))}")
     kernels = sorted(one["end"] - one["start"] for one in device if category(one) == "kernel")
     print(f"median kernel {kernels[len(kernels) // 2]} ns")
     for name in ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMalloc", "cudaFree"):

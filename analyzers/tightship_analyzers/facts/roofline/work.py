@@ -272,7 +272,7 @@ def _elementwise(base: str, inputs: Inputs, *, in_place: bool) -> Work | None:
     if in_place or base in ONLY_WRITTEN:
         result, element = (sizes[0] if numbers[0] == 0 else None), elements[0]
     else:
-        result, element = _broadcast(sizes), _promoted(elements)
+        result, element = broadcast(sizes), promoted(elements)
     # The condition alone does not tell the type of what it chooses from.
     if result is None or (base == "where" and numbers == [0]):
         return None
@@ -282,14 +282,15 @@ def _elementwise(base: str, inputs: Inputs, *, in_place: bool) -> Work | None:
     return Work(Family.ELEMENTWISE, element[0], prod(result), moved, written)
 
 
-def _broadcast(sizes: Sequence[Dims]) -> Dims | None:
+def broadcast(sizes: Sequence[Dims]) -> Dims | None:
+    """Sizes of what an elementwise operator makes of tensors of these sizes; None where they do not fit."""
     try:
         return np.broadcast_shapes(*sizes)
     except ValueError:
         return None
 
 
-def _promoted(elements: Iterable[Element]) -> Element:
+def promoted(elements: Iterable[Element]) -> Element:
     """The type of a result of several: the widest, of floats if there are any; of the two halves neither but fp32.
 
     Source: https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc

@@ -402,13 +402,13 @@ class FusionCandidate:
     """Memory-bound kernels in a row that one kernel could replace."""
 
     module: str
-    """Class of the modules that launch the chain."""
+    """Class of the modules that launch the chain; empty where stacks do not tell."""
     modules: int
     """How many modules of that class."""
     ops: list[str]
     """The operators of a chain in order; the first ones of a long one."""
     length: int
-    """Kernels in a chain."""
+    """Calls in a chain."""
     chains: int
     """How many such chains."""
     device_ns: int
