@@ -77,7 +77,7 @@ PAIRS = (
     Case(job="lightning_collects", rule=COLLECTING, asks="gc.freeze()", steps=8, recorded=4, is_found=True),
     Case(job="compiled_sentences", rule=COMPILING, asks="dynamic=True", steps=8, recorded=1, is_found=True),
     Case(job="compiled_multiscale", rule=COMPILING, asks="dynamic=True", steps=8, recorded=1, is_found=True),
-    Case(job="compiled_point_sets", rule=COMPILING, asks="dynamic=True", steps=4, recorded=1, is_found=True),
+    Case(job="compiled_point_sets", rule=COMPILING, asks="dynamic=True", steps=8, recorded=1, is_found=True),
     Case(job="recurrent_loop", arguments=ENDLESS, rule=LOOP, asks="unbind", steps=60, is_found=True),
     Case(job="gru_cell_loop", rule=LOOP, asks="unbind", steps=60, is_found=True),
     Case(job="loss_per_sample", rule=LOOP, asks="unbind", steps=150, is_found=True),

@@ -50,15 +50,17 @@ def timed(case: Case, script: Path, folder: Path) -> Timed:
     return _run(case, script, folder, Plan(warm_up=WARM_UP, steps=case.steps))
 
 
-def recorded(case: Case, folder: Path, traces: list[Path]) -> Timed:
-    """One run of the job as it is; first steps without recording, then those that go into a trace for each rank.
+def recorded(case: Case, folder: Path, traces: list[tuple[Path, Path]]) -> Timed:
+    """One run of the job as it is; first steps without recording, then those that are recorded.
+
+    :param traces: of each rank, where its two recordings go.
 
     :raises JobFailed: see there.
     """
     return _run(case, case.script, folder, Plan(warm_up=WARM_UP, steps=case.steps, recorded=case.recorded), traces)
 
 
-def _run(case: Case, script: Path, folder: Path, plan: Plan, traces: list[Path] | None = None) -> Timed:
+def _run(case: Case, script: Path, folder: Path, plan: Plan, traces: list[tuple[Path, Path]] | None = None) -> Timed:
     folder.mkdir(parents=True, exist_ok=True)
     env = os.environ | {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     if case.ranks > 1:
@@ -67,7 +69,7 @@ def _run(case: Case, script: Path, folder: Path, plan: Plan, traces: list[Path] 
     processes = []
     try:
         for rank, result in enumerate(results):
-            chosen = asdict(plan) | {"trace": str(traces[rank]) if traces else ""}
+            chosen = asdict(plan) | {"traces": [str(path) for path in traces[rank]] if traces else []}
             command = [sys.executable, str(HERE / "watched_job.py"), str(result), json.dumps(chosen), str(script)]
             command += case.arguments
             with (folder / f"rank{rank}.log").open("wb") as log:

@@ -65,7 +65,7 @@ def judge(case: Case, kept: Path) -> Row:
     """
     before = Timed(**json.loads((kept / "recorded.json").read_text()))
     step_ns = before.wall_ns // before.steps
-    advice = advice_on(case, _traces(case, kept), step_ns)
+    advice = advice_on(case, [first for first, _ in _traces(case, kept)], step_ns)
     common = {"job": case.job, "rule": case.rule, "is_control": case.is_control, "predicted": advice.predicted}
     common |= {"as_asked": advice.as_asked, "not_judged": advice.not_judged, "certain": advice.certain}
     if case.diff is None:
@@ -101,8 +101,8 @@ def proved(case: Case, *, alternations: int, afresh: bool) -> Row:
         return Row(job=case.job, rule=case.rule, is_control=case.is_control, step_ns=0, failed=str(error))
 
 
-def _traces(case: Case, kept: Path) -> list[Path]:
-    return [kept / f"rank{rank}.json.gz" for rank in range(case.ranks)]
+def _traces(case: Case, kept: Path) -> list[tuple[Path, Path]]:
+    return [(kept / f"rank{rank}.json.gz", kept / f"rank{rank}.second.json.gz") for rank in range(case.ranks)]
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,10 @@ class Plan:
     steps: int
     """Steps that are timed, without recording."""
     recorded: int = 0
-    """Whole steps to record after those; 0: none."""
-    trace: str = ""
-    """Where the recording goes."""
+    """Whole steps of each recording after those."""
+    traces: tuple[str, ...] = ()
+    """Where the recordings go: the first with stacks and shapes, the second without. So `tightship profile` records in
+    two passes where the first one made the steps much longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,34 +69,49 @@ class Watch:
         self._count = 0
         self._wall_ns = self._cpu_ns = 0
         self._profile: profile | None = None
+        self._due = plan.warm_up
+        self._then = self._begin
 
     def step_ended(self, *_: Any) -> None:
         """Called by torch at the end of every `Optimizer.step`."""
-        plan = self._plan
         self._count += 1
-        if self._count == plan.warm_up:
-            self._cpu_ns, self._wall_ns = cpu_ns(), time.perf_counter_ns()
-        elif self._count == plan.warm_up + plan.steps:
-            wall_ns = time.perf_counter_ns() - self._wall_ns
-            timed = Timed(steps=plan.steps, wall_ns=wall_ns, cpu_ns=cpu_ns() - self._cpu_ns)
-            self._result.write_text(json.dumps(asdict(timed)))
-            if plan.recorded:
-                self._profile = recorder()
-                self._profile.start()
-            else:
-                end_now()
-        # The first end of a step that is recorded whole begins the first whole step.
-        elif self._profile is not None and self._count == plan.warm_up + plan.steps + plan.recorded + 1:
-            self._profile.stop()
-            self._profile.export_chrome_trace(plan.trace)
+        if self._count == self._due:
+            self._then()
+
+    def _begin(self) -> None:
+        self._in(self._plan.steps, self._timed)
+        self._cpu_ns, self._wall_ns = cpu_ns(), time.perf_counter_ns()
+
+    def _timed(self) -> None:
+        plan, wall_ns = self._plan, time.perf_counter_ns() - self._wall_ns
+        timed = Timed(steps=plan.steps, wall_ns=wall_ns, cpu_ns=cpu_ns() - self._cpu_ns)
+        self._result.write_text(json.dumps(asdict(timed)))
+        self._record(0)
+
+    def _record(self, number: int) -> None:
+        """Begin the recording of that number; the end of a step in it begins its first whole step."""
+        if number == len(self._plan.traces):
             end_now()
+        self._profile = recorder(light=number > 0)
+        self._profile.start()
+        self._in(self._plan.recorded + 1, lambda: self._recorded(number))
+
+    def _recorded(self, number: int) -> None:
+        assert self._profile is not None
+        self._profile.stop()
+        self._profile.export_chrome_trace(self._plan.traces[number])
+        # Meanwhile workers have loaded ahead: the job has to get back to its pace.
+        self._in(self._plan.warm_up, lambda: self._record(number + 1))
+
+    def _in(self, steps: int, then: Callable[[], None]) -> None:
+        self._due, self._then = self._count + steps, then
 
 
-def recorder() -> profile:
-    """As `tightship profile` records by default: all threads, stacks, shapes."""
+def recorder(*, light: bool) -> profile:
+    """As `tightship profile` records: all threads, with stacks and shapes or, for the second pass, without."""
     config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    return profile(activities=activities, with_stack=True, record_shapes=True, experimental_config=config)
+    return profile(activities=activities, with_stack=not light, record_shapes=not light, experimental_config=config)
 
 
 def end_now() -> None:
