@@ -167,6 +167,20 @@ def agreement(rows: Sequence[Row]) -> Agreement:
     )
 
 
+def outcomes(rows: Sequence[Row]) -> dict[str, dict[str, bool]]:
+    """Rule → job → was its advice right: did it agree with what was measured, and did a control not lose by it?
+
+    Jobs of which the rule said nothing are no cases of its advice.
+    """
+    known: dict[str, dict[str, bool]] = {}
+    for row in rows:
+        if row.measured is None or row.predicted is None or row.rule is None:
+            continue
+        is_right = row.raw.overlaps(row.measured) and not (row.is_control and row.raw.low > 0)
+        known.setdefault(row.rule, {})[row.job] = is_right
+    return known
+
+
 def _measured(row: Row) -> Interval:
     assert row.measured is not None
     return row.measured

@@ -4,6 +4,7 @@
     make proof ARGS="recurrent_loop tiny_gpt"         # only these
     make proof ARGS="--alternations 10"
     make proof ARGS=--judge                           # analyze again what was recorded and measured before
+    make proof ARGS=--record                          # also keep the outcomes in the rules' track record
 
 Each job is recorded as it is, in a process that nothing else watches, and the recording is analyzed by the installed
 analyzers; then the job and its copy with the fix run in turns. Recordings and measurements are kept below
@@ -23,12 +24,13 @@ from pathlib import Path
 
 import torch
 from advice import advice_on
-from agreement import Row, agreement, median_interval
+from agreement import Row, agreement, median_interval, outcomes
 from cases import CONTROLS, HERE, PAIRS, Case
 from document import document, show
 from job_runs import JobFailed, fixed, recorded, timed
 from watched_job import Timed
 
+from tightship_analyzers.rules.track_record import write_outcomes
 from tightship_platform.errors import TightshipError
 
 OUT = HERE.parent / "out"
@@ -111,7 +113,10 @@ def main() -> int:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these cases")
     parser.add_argument("--alternations", type=int, default=ALTERNATIONS)
     parser.add_argument("--judge", action="store_true", help="analyze again what was recorded and measured before")
+    parser.add_argument("--record", action="store_true", help="keep the outcomes of all cases in the track record")
     given = parser.parse_args()
+    if given.record and given.jobs:
+        parser.error("--record keeps the outcomes of all cases, not of some")
     cases = {case.job: case for case in (*PAIRS, *CONTROLS)}
     if unknown := [job for job in given.jobs if job not in cases]:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases)}")
@@ -125,6 +130,8 @@ def main() -> int:
     (OUT / "proof.json").write_text(json.dumps(summed, indent=1) + "\n")
     show(rows, result)
     if not given.jobs:
+        if given.record:
+            write_outcomes("pair", outcomes(rows))
         DOCUMENT.write_text(document(rows, result, given.alternations), encoding="utf-8")
         if torch.cuda.is_available() and not given.judge:
             subprocess.run([sys.executable, str(HERE.parent / "gpu" / "pairs.py")], check=True)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(FOLDER))
 
 import proof  # type: ignore[import-not-found]  # noqa: E402
 from advice import Prediction  # type: ignore[import-not-found]  # noqa: E402
-from agreement import Interval, Row, agreement, calibrated, median_interval  # type: ignore[import-not-found]  # noqa: E402
+from agreement import Interval, Row, agreement, calibrated, median_interval, outcomes  # type: ignore[import-not-found]  # noqa: E402
 from cases import CONTROLS, PAIRS, Case  # type: ignore[import-not-found]  # noqa: E402
 from document import document  # type: ignore[import-not-found]  # noqa: E402
 from job_runs import JobFailed, fixed  # type: ignore[import-not-found]  # noqa: E402
@@ -145,6 +145,7 @@ def test_the_sum_of_all_cases() -> None:
     assert result.harmful == ["worse"]
     assert result.alarmed == {"alarm": ["r"]}
     assert result.bias["r"] == (3, pytest.approx((-0.02 - 0.30 + 0.30) / 3))
+    assert outcomes(rows) == {"r": {"right": True, "wrong": False, "worse": False, "alarm": False}}
     text = document([*rows, Row(job="broken", rule="r", step_ns=0, failed="it fell")], result, 6)
     assert "| right | r |" in text and "broken did not run: it fell" in text
     assert "made the job slower: worse" in text and "alarm (r)" in text
