@@ -87,7 +87,8 @@ def _on_convolution(kernel: SlowKernel, device: Device) -> Advice:
     tiles = _tiles(data[0] * prod(data[2:]), weight[0])
     if tiles < device.units:
         return Advice(what, f"{sizes}: {_few(tiles, device)}", "Take a larger batch, and channels-last memory", *after)
-    return Advice(what, sizes, "Try channels-last memory, and let cuDNN measure its kernels", *after)
+    library = "MIOpen" if device.vendor == "AMD" else "cuDNN"
+    return Advice(what, sizes, f"Try channels-last memory, and let {library} measure its kernels", *after)
 
 
 def _on_product(kernel: SlowKernel, device: Device) -> Advice:

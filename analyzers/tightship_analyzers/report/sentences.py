@@ -280,8 +280,8 @@ def graph_words(one: RankAnalysis) -> str | None:
     steps = one.summary.steps
     long = f"{format_ns(ns // steps)} a step" if steps else format_ns(ns)
     return (
-        f"{long} of it ({format_frac(ns / window)}) is inside CUDA graphs that were already launched, or before their "
-        "first kernel."
+        f"{long} of it ({format_frac(ns / window)}) is inside captured graphs that were already launched, or before "
+        "their first kernel."
     )
 
 

@@ -40,6 +40,15 @@ LIBRARIES: tuple[tuple[str, str], ...] = (
 
 _KERNELS = re.compile("|".join(pattern for _, pattern in LIBRARIES), re.IGNORECASE)
 
+_NAMESPACE = re.compile(r"\(anonymous namespace\)::")
+_ARGUMENTS = re.compile(r"[<(]")
+_WITHIN_A_BLOCK = "".join(rf"(?<!{group})(?<!{group}_)" for group in ("block", "warp", "wave", "cta", "thread"))
+_COLLECTIVE = re.compile(
+    rf"{_WITHIN_A_BLOCK}(?:all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|all2all)", re.IGNORECASE
+)
+"""The function's own name is that of a collective among ranks, not of one among the threads of a block: libraries that
+are not listed. Its template arguments may be anything."""
+
 COLLECTIVE_OPS = re.compile(
     r"record_param_comms$"
     r"|(?:c10d|_?c10d_functional(?:_autograd)?|ncclx?|rccl|hccl|xccl|gloo|ucc|mpi|symm_mem|nvshmem|deep_ep)::?\w"
@@ -50,7 +59,9 @@ COLLECTIVE_OPS = re.compile(
 
 def is_communication(name: str) -> bool:
     """Does a kernel of this name move data between ranks?"""
-    return _KERNELS.search(name) is not None
+    if _KERNELS.search(name) is not None:
+        return True
+    return _COLLECTIVE.search(_ARGUMENTS.split(_NAMESPACE.sub("", name), maxsplit=1)[0]) is not None
 
 
 def launched_by_collectives(

@@ -250,7 +250,9 @@ def test_real_device_traces_are_judged_and_split_exactly(recording: Path) -> Non
     said = judge_trace(traces.open(recording))
     assert not [why for why in said.not_judged.values() if isinstance(why, Failed)]
     judged = said.summary.recording.unfit is None
-    assert judged == ("capture_traces" not in recording.parts and recording.name != "backward_thread.json")
+    of_graph_capture = "capture_traces" in recording.parts
+    of_a_start = {"alexnet", "simple_add"} & set(recording.parts)  # CUDA's context and libraries: 90 % and more of it
+    assert judged == (not of_graph_capture and not of_a_start and recording.name != "backward_thread.json")
     assert sum(said.summary.buckets.values()) == (said.summary.window_ns if judged else 0)
     assert 0 <= said.summary.joint_saving_frac <= 1
 

@@ -130,6 +130,24 @@ def test_small_collectives_cost_what_issuing_them_does(tmp_path: Path) -> None:
     assert finding.saving.low < 40 * 5 * US, "of the idle time nothing is sure"
 
 
+@pytest.mark.parametrize(
+    ("rule", "call", "words"),
+    [
+        ("launch-bound", "cudaLaunchKernel", "CUDA graph"),
+        ("launch-bound", "hipLaunchKernel", "HIP graph"),
+        ("gloo-on-gpu", "cudaLaunchKernel", "Use NCCL"),
+        ("gloo-on-gpu", "hipLaunchKernel", "Use RCCL"),
+    ],
+)
+def test_libraries_have_the_names_of_the_devices_vendor(rule: str, call: str, words: str, tmp_path: Path) -> None:
+    job = job_of(rule, bad=True)
+    for event in job.events:
+        if event.get("name") == "cudaLaunchKernel":
+            event["name"] = call
+    [finding] = judged(job, rule, tmp_path)
+    assert words in finding.fix
+
+
 @pytest.mark.parametrize("rule", ["low-bus-bandwidth", "low-grid"])
 def test_an_unknown_device_disables_only_what_needs_its_rates(rule: str, tmp_path: Path) -> None:
     job = job_of(rule, bad=True)

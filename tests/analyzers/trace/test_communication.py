@@ -40,6 +40,9 @@ from tightship_analyzers.trace.communication import is_communication
         "userbuffers_fp16_sum_inplace_gpu_rw_ag",
         "ucc_tl_cuda_reduce_multi_dst_kernel",
         "gloo:all_reduce",
+        "void newlib::(anonymous namespace)::one_stage_all_gather<__half, 8>(Args)",
+        "fastcomm_allreduce_kernel_2shot(void*, int)",
+        "void ep::AllToAllKernel<float>(float*)",
     ],
 )
 def test_names_of_libraries(name: str) -> None:
@@ -57,6 +60,10 @@ def test_names_of_libraries(name: str) -> None:
         "hipMemcpyAsync",
         "void cub::DeviceReduceKernel<cub::Policy600>",
         "aten::all_close",
+        "void blockAllReduce<float>(float*)",
+        "void softmax_warp_all_reduce<float, 32>(float*)",
+        "void rms_norm_kernel<BlockAllReduce<float> >(float*)",
+        "scatter_reduce_kernel",
     ],
 )
 def test_names_of_others(name: str) -> None:

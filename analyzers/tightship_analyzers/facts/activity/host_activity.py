@@ -14,6 +14,7 @@ from tightship_analyzers.facts.program.loader_ranges import LOADER
 from tightship_analyzers.facts.program.saves import SAVE_FRAMES
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.columns import Bools, Int32s, Int64s
+from tightship_analyzers.trace.communication import COLLECTIVE_OPS
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_analyzers.trace.model import Names, Trace
 from tightship_analyzers.trace.names import matcher
@@ -66,6 +67,24 @@ WAITING_FRAMES = re.compile(
 """A collective of a device is only queued by the host; these hold it."""
 
 
+def host_collectives(trace: Trace) -> Intervals:
+    """When a job on the CPU communicated and computed nothing; empty where a device does both.
+
+    [Note: collectives on the CPU] Gloo and its like carry a collective out in threads of their own, in a range
+    (`gloo:all_reduce`), while the training thread waits in Python, which leaves no trace without stacks. So what it did
+    not compute in such a range is communication, and so are the operators that issue collectives (`c10d::allreduce_`).
+    """
+    if trace.device_kind != "cpu":
+        return Intervals.none()
+    ops, marks, names = trace.host_ops, trace.annotations, trace.names
+    sends = names.mask(ops.name, lambda name: COLLECTIVE_OPS.match(name) is not None)
+    ranges = marks.take(names.mask(marks.name, lambda name: COLLECTIVE_OPS.match(name) is not None))
+    if not sends.any() and not len(ranges):
+        return Intervals.none()
+    own = Intervals.of_table(ops.take(sends))
+    return own | (Intervals.of_table(ranges) - Intervals.of_table(ops.take(~sends)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostThread:
     """One thread."""
@@ -88,7 +107,8 @@ class HostThread:
         long = silent.end_ns - silent.start_ns > MAX_SILENCE_NS
         busy = Intervals(silent.start_ns[long], silent.end_ns[long]).gaps(trace.start_ns, trace.end_ns)
         loading = loading_launches(trace, tid) | choosing_operators(trace, tid)
-        return cls(seen, busy, tuple(_causes(trace.names, loading, marks, *tables)))
+        waiting = host_collectives(trace)
+        return cls(seen, busy, tuple(_causes(trace.names, loading, waiting, marks, *tables)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +132,14 @@ class TrainingThread:
 
 
 def _causes(
-    names: Names, loading: Intervals, marks: _Named, ops: _Named, calls: _Named, frames: _Named, overheads: _Named
+    names: Names,
+    loading: Intervals,
+    waiting: Intervals,
+    marks: _Named,
+    ops: _Named,
+    calls: _Named,
+    frames: _Named,
+    overheads: _Named,
 ) -> Iterator[tuple[Cause, Intervals]]:
     def spans(*wanted: tuple[_Named, re.Pattern[str]]) -> Intervals:
         return union_of(table.spans(names.mask(table.name, matcher(pattern))) for table, pattern in wanted)
@@ -131,7 +158,7 @@ def _causes(
         )
         | loading,
     )
-    yield Cause.COLLECTIVE_WAIT, spans((ops, WAITING_OPS), (marks, WAITING_OPS), (frames, WAITING_FRAMES))
+    yield Cause.COLLECTIVE_WAIT, spans((ops, WAITING_OPS), (marks, WAITING_OPS), (frames, WAITING_FRAMES)) | waiting
 
 
 class _Named(NamedTuple):

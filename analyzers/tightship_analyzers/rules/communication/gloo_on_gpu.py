@@ -37,6 +37,7 @@ from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.places import Places
+from tightship_analyzers.facts.program.vendor import Vendor
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, is_worth, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
@@ -74,7 +75,7 @@ def judge(facts: Facts) -> Judgement:
             claims,
             title=f"Communicating GPU tensors through the host idles the device for {share_of(facts, claims)}",
             where=Where(place or shown(names[int(outer.name[0])])),
-            fix='Use NCCL for GPU tensors: init_process_group("cpu:gloo,cuda:nccl")',
+            fix=f'Use {facts[Vendor].collectives} for GPU tensors: init_process_group("cpu:gloo,cuda:nccl")',
             low_ns=claims.measure_ns // 2,
             high_ns=within_window(facts, spans).measure_ns,
             gap="gloo",
@@ -94,7 +95,7 @@ RULE = TraceRule(
     id="gloo-on-gpu",
     needs=(Window, KernelOps, DeviceGaps),
     title="GPU tensors are communicated through the host (Gloo)",
-    fix="Use NCCL",
+    fix="Use the backend nccl",
     judge=judge,
     page=__doc__ or "",
     signs=RANGES,

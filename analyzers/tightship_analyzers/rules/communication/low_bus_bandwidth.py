@@ -175,7 +175,7 @@ RULE = TraceRule(
     id="low-bus-bandwidth",
     needs=(Window, CollectiveCalls, DeviceModel),
     title="Collectives run far below the link's bandwidth",
-    fix="Check which transport NCCL uses, and why",
+    fix="Check which transport is used, and why",
     judge=judge,
     page=__doc__ or "",
 )

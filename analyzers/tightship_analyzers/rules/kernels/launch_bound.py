@@ -41,6 +41,7 @@ import numpy as np
 from tightship_analyzers.facts.idle.dispatch_gaps import DispatchGaps
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.program.vendor import Vendor
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, is_worth, mostly_in, one_place, per_step_suffix, share_of, time_of
 from tightship_analyzers.findings.evidence import change, fact
@@ -82,7 +83,8 @@ def judge(facts: Facts) -> Judgement:
             claims,
             title=f"The device waits for kernel launches for {share_of(facts, claims)}",
             where=where,
-            fix='Launch less often: torch.compile(model, mode="reduce-overhead"), a CUDA graph, or a larger batch',
+            fix='Launch less often: torch.compile(model, mode="reduce-overhead"), '
+            f"a {facts[Vendor].graph}, or a larger batch",
             low_ns=claims.measure_ns // 2,
             high_ns=gaps.spans.measure_ns,
             gap="host dispatch",
@@ -127,7 +129,7 @@ RULE = TraceRule(
     id="launch-bound",
     needs=(Window, KernelOps, DispatchGaps),
     title="Launch-bound: the device waits for the host to launch kernels",
-    fix="Compile, use CUDA graphs, or a larger batch",
+    fix="Compile, capture graphs, or take a larger batch",
     judge=judge,
     page=__doc__ or "",
 )
