@@ -55,11 +55,11 @@ def advice_on(case: Case, traces: Sequence[Path], untraced_step_ns: int) -> Advi
     """
     paths = [str(path) for path in traces]
     try:
-        result = analyze_paths(paths, wanted=Wanted(untraced_step_ns=untraced_step_ns))
+        result = analyze_paths(paths, wanted=Wanted(untraced_step_ns=untraced_step_ns, assume_proven=True))
         step_ns = untraced_step_ns
     except Invalid:
         # No step of the recording was longer than those before it: recording has cost nothing.
-        result = analyze_paths(paths)
+        result = analyze_paths(paths, wanted=Wanted(assume_proven=True))
         lengths = [length.mean for rank in result.ranks if (length := rank.summary.step_ns)]
         step_ns = max(lengths, default=untraced_step_ns)
     predictions = [(one, _prediction(one, step_ns)) for one in result.findings]

@@ -87,18 +87,21 @@ def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
             facts=_costs(facts),
             gaps=gaps,
         ),
-        findings=[public_finding(finding, label, rank) for finding in verdict.findings],
+        findings=[
+            public_finding(finding, label, rank, assume_proven=wanted.assume_proven) for finding in verdict.findings
+        ],
         not_judged={rule: why.reason for rule, why in verdict.not_judged.items()},
         failed_rules=failures(verdict.not_judged),
         arrivals=arrivals,
     )
 
 
-def public_finding(finding: Finding, trace: str, rank: int) -> TraceFinding:
+def public_finding(finding: Finding, trace: str, rank: int, *, assume_proven: bool = False) -> TraceFinding:
     """The public record of a finding, without the intervals that only the judging needs. What no real cases have proven
     is a bound: see [Note: standing] in rules/track_record.py."""
     saving, record = finding.saving, record_of(finding.rule)
-    is_proven = record.standing is Standing.PROVEN
+    standing = Standing.PROVEN if assume_proven else record.standing
+    is_proven = standing is Standing.PROVEN
     return TraceFinding(
         rule=finding.rule,
         title=finding.title,
@@ -115,7 +118,7 @@ def public_finding(finding: Finding, trace: str, rank: int) -> TraceFinding:
             method=(saving.method if is_proven else Method.BOUND).value,
             share_frac=finding.share_frac,
         ),
-        standing=record.standing.value,
+        standing=standing.value,
         evidence=[*finding.evidence, *(() if is_proven else (fact(record.words),))],
     )
 

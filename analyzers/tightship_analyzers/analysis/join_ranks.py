@@ -42,7 +42,7 @@ def join_ranks(
     rank_rules = wanted.rank_rules() if len(parts) > 1 else ()
     of_ranks: list[TraceFinding] = []
     if isinstance(skew, ArrivalSkew):
-        of_ranks, unfit = _compared(parts, skew, rank_rules)
+        of_ranks, unfit = _compared(parts, skew, rank_rules, wanted)
     else:
         unfit = dict.fromkeys((rule.id for rule in rank_rules), skew)
     findings = sorted([*merge_findings(parts), *of_ranks], key=surest_first)
@@ -70,7 +70,7 @@ def _numbered(parts: Sequence[RankPart]) -> list[RankPart]:
 
 
 def _compared(
-    parts: Sequence[RankPart], skew: ArrivalSkew, rules: Sequence[RankRule]
+    parts: Sequence[RankPart], skew: ArrivalSkew, rules: Sequence[RankRule], wanted: Wanted
 ) -> tuple[list[TraceFinding], NotJudged]:
     """Findings of the rules that compare ranks, each with the rank that it is about; and why the others gave none."""
     by_rank = {one.analysis.rank: one.analysis for one in parts}
@@ -83,7 +83,7 @@ def _compared(
         if finding.rank is not None:
             about = by_rank[finding.rank]
             corrected = correct_for_overhead(finding, step_ns[finding.rank], about.summary.untraced_step_ns)
-            findings.append(public_finding(corrected, about.source, about.rank))
+            findings.append(public_finding(corrected, about.source, about.rank, assume_proven=wanted.assume_proven))
     return findings, not_judged
 
 

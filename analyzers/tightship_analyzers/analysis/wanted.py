@@ -26,6 +26,9 @@ class Wanted:
     gaps: int = 0
     """So many of the longest gaps are kept with what happened meanwhile, for a face that draws them."""
 
+    assume_proven: bool = False
+    """Every rule counts as proven, whatever its track record: for programs that find out whether it is."""
+
     def __post_init__(self) -> None:
         """Check the values.
 
