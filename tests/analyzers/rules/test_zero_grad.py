@@ -1,4 +1,4 @@
-"""Gradients cleared one by one cost the device the fills, and the time in which it waits for the host to launch them."""
+"""Gradients cleared one by one cost the device the fills, and waiting for the host to launch them."""
 
 from __future__ import annotations
 
