@@ -90,27 +90,27 @@ def judge(facts: Facts) -> Judgement:
     each = round(tokens / len(steps))
     busy_ns = Intervals.of_table(events).measure_ns
     took = fact(
-        f"{plural(len(steps), 'step')}, {format_ns(busy_ns // len(steps))} each on the device"
+        f"{plural(len(steps), 'batch', 'batches')}, {format_ns(busy_ns // len(steps))} each on the device"
         + (f": {tokens / busy_ns * 1e9:,.0f} tokens/s" if decode.whole else ""),
         busy_ns / len(steps),
-        "ns a step",
+        "ns a batch",
     )
     return [
         claim(
             facts,
             RULE,
             claims,
-            title=f"Decode steps read all weights for {plural(each, 'token')}: "
-            f"{share_of(facts, claims)} at most to gain in steps of twice as many",
-            where=Where(facts[Places].of_span(*steps[0][0]) or "decode steps"),
+            title=f"Decoding reads all weights for {plural(each, 'token')} at a time: "
+            f"{share_of(facts, claims)} at most to gain in batches of twice as many",
+            where=Where(facts[Places].of_span(*steps[0][0]) or "decoding"),
             fix="Let more requests run at once where more of them wait: a larger max_num_seqs, or fewer replicas",
             low_ns=0,
             evidence=[
                 took,
                 fact(
-                    f"With 16-bit weights this device computes as long as it reads from {most:.0f} tokens a step on",
+                    f"With 16-bit weights this device computes as long as it reads from {most:.0f} tokens a batch on",
                     most,
-                    "tokens a step",
+                    "tokens a batch",
                 ),
                 change(
                     "LLM(model, max_num_seqs=n)", "LLM(model, max_num_seqs=2 * n)  # as far as memory and latency allow"
