@@ -163,6 +163,26 @@ def test_the_optimizer_has_its_own_rule(tmp_path: Path) -> None:
     assert len(Facts(job.read(tmp_path))[Chains]) == 0
 
 
+@pytest.mark.parametrize(("us", "is_replayed", "count"), [(6, True, 2), (6, False, 0), (9, True, 0), (15, True, 0)])
+def test_kernels_of_an_engine_are_a_chain_where_they_are_replayed_and_as_good_as_empty(
+    tmp_path: Path, us: int, is_replayed: bool, count: int
+) -> None:
+    """The shortest kernel of the recording takes 4 µs."""
+    job = GpuJob()
+    for _ in range(2):
+        begun = job.now_ns
+        job.op("aten::mm", (MS, "gemm"))
+        for name in ("void vllm::rotary_embedding_kernel<float>", "void vllm::reshape_and_cache_flash_kernel<float>"):
+            if is_replayed:
+                job.kernel_of(us * US, name, call="cudaGraphLaunch")
+            else:
+                job.op("_C::of_the_engine", (us * US, name))
+        job.op("aten::mm", (4 * US, "gemm"))
+        job.drain()
+        job.step_of(begun)
+    assert len(Facts(job.read(tmp_path))[Chains]) == count
+
+
 @pytest.mark.parametrize(
     ("name", "given", "bytes_", "result"),
     [

@@ -28,7 +28,7 @@ from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
 from tightship_analyzers.facts.kernels.zero_grads import ZERO_GRAD
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import OpShapes
-from tightship_analyzers.facts.roofline.slow_kernels import REACHED_MEMORY_FRAC
+from tightship_analyzers.facts.roofline.slow_kernels import MIN_KERNEL_NS, REACHED_MEMORY_FRAC
 from tightship_analyzers.facts.roofline.traffic import Moved, Traffic, moved_by, traffic_of
 from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.trace.columns import EventKind
@@ -43,6 +43,16 @@ MEMORY_BOUND = re.compile(
 """Kernels that a compiler makes itself, and so can fuse."""
 FUSED_ALREADY = re.compile(r"^triton|multi_tensor_apply|^void vllm::|rmsnorm", re.IGNORECASE)
 """Kernels of compilers, of lists of tensors, and fused ones of serving engines."""
+ENGINE = re.compile(
+    r"rms_?norm|rotary|rope_|act_and_mul|reshape_and_cache|topk|routing|bitmatrix|scatter|finalize|quantize|align_block",
+    re.IGNORECASE,
+)
+"""Kernels of serving engines around products and attention. In a graph that is replayed, runs of them are chains where
+each takes little more than a kernel that does nothing."""
+EMPTY_FRAC = 0.05
+"""Of a window's kernels, share that is as good as empty: the longest of these shows the fixed cost of a kernel."""
+MOST_EMPTY = 2
+"""Times that cost: up to it most of a kernel's time is that cost."""
 TORCH = ("aten::", "torch::autograd::")
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 """The node that adds up gradients of parameters, between the nodes of the backward pass."""
@@ -126,7 +136,8 @@ def _runs(facts: Facts) -> tuple[Int64s, Int64s]:
     member = names.mask(
         events.name, lambda name: MEMORY_BOUND.search(name) is not None and FUSED_ALREADY.search(name) is None
     )
-    member &= (events.kind == EventKind.KERNEL) & _of_torch(facts) & ~_elsewhere(facts)
+    member = (member & _of_torch(facts) & ~_elsewhere(facts)) | _empty(facts)
+    member &= events.kind == EventKind.KERNEL
     attention = facts.find(PlainAttention)
     if attention is not None:
         member[attention.rows] = False
@@ -149,6 +160,19 @@ def _of_torch(facts: Facts) -> Bools:
     foreign = facts.trace.names.mask(ops.name, lambda name: "::" in name and not name.startswith(TORCH))
     known = (kernels.op >= 0) | (kernels.events.launch >= 0)
     result: Bools = known & ~np.append(foreign, False)[kernels.op]
+    return result
+
+
+def _empty(facts: Facts) -> Bools:
+    """(events,) of a serving engine, replayed, and as good as empty."""
+    kernels = facts[KernelOps]
+    events = kernels.events
+    took_ns = events.dur_ns[events.kind == EventKind.KERNEL]
+    replayed = (kernels.op < 0) & (events.launch >= 0)
+    result: Bools = replayed & facts.trace.names.mask(events.name, lambda name: ENGINE.search(name) is not None)
+    if result.any():
+        most_ns = min(MOST_EMPTY * float(np.quantile(took_ns, EMPTY_FRAC)), MIN_KERNEL_NS)
+        result &= events.dur_ns <= most_ns
     return result
 
 

@@ -4,7 +4,8 @@
 At least two different calls of elementwise operators, casts, reductions or norms on one stream with nothing else
 between them (RMS norm, rotary embedding, SiLU · mul, residual and norm, batch norm and ReLU, forward and backward),
 short kernels and long ones; together they would give back more than 2 % of the step. Kernels of the optimizer, of
-`zero_grad` and of unfused attention belong to those rules; kernels of compilers and of extensions are taken for fused.
+`zero_grad` and of unfused attention belong to those rules; kernels of compilers and of extensions are taken for fused,
+except for runs of a serving engine's kernels in a replayed graph that are hardly longer than an empty one.
 
 ## Why it costs
 Each of them reads its inputs from memory and writes its result back, and each has the fixed cost of a kernel. Fused, a
@@ -51,7 +52,7 @@ from tightship_analyzers.facts.idle.causes import IdleCauses
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.seen_names import SeenNames
-from tightship_analyzers.facts.roofline.chains import MAX_GAP_NS, MEMORY_BOUND, Chains
+from tightship_analyzers.facts.roofline.chains import ENGINE, MAX_GAP_NS, MEMORY_BOUND, Chains
 from tightship_analyzers.facts.roofline.fusion import FusionCandidate, FusionCandidates
 from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.window import Window
@@ -88,6 +89,10 @@ MOST_OPS = 10
 COMPILED = re.compile(r"^CompiledFunction")
 INDUCTOR = re.compile(r"^triton_")
 """A graph that was compiled and shows no kernel of Inductor runs operator by operator."""
+ENGINE_FIX = (
+    "Use the engine's fused operators: routing in one kernel, the norm with what comes before it, the rotary embedding "
+    "with the write to the cache"
+)
 RMS_NORM = ("mean", "rsqrt")
 """Operators of an RMS norm that is spelt out."""
 
@@ -111,6 +116,7 @@ def judge(facts: Facts) -> Judgement:
     )
     if waits_for_workers(facts) or _device_waits(facts, claims.measure_ns):
         return []
+    of_engine = ENGINE.search(candidates[0].ops[0]) is not None
     running = within_window(facts, Intervals.of_table(events))
     longest = chains.longest(kernels)
     others = np.setdiff1d(chains.rows, longest)
@@ -119,9 +125,9 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"Unfused elementwise chains take {share_of(facts, running)}",
+            title=f"Unfused {'short kernels' if of_engine else 'elementwise chains'} take {share_of(facts, running)}",
             where=_where(facts, candidates, np.rint(events.dur_ns * frac).astype(np.int64)),
-            fix=_fix(facts, candidates),
+            fix=ENGINE_FIX if of_engine else _fix(facts, candidates),
             low_ns=low,
             high_ns=high + pauses.measure_ns,
             evidence=[
@@ -137,9 +143,9 @@ def judge(facts: Facts) -> Judgement:
                 if pauses.measure_ns
                 else None,
                 None
-                if chains.sized.any()
+                if of_engine or chains.sized.any()
                 else fact("Which tensors they hand on is not recorded; record with shapes for a narrower saving"),
-                _change(candidates[0]),
+                _change(candidates[0], of_engine=of_engine),
             ],
             without=Edits.without_device(kernels.row[others])
             | Edits.without_device(kernels.row[longest], chains.expected_ns / kernels.events.dur_ns[longest])
@@ -236,7 +242,9 @@ def _fix(facts: Facts, candidates: tuple[FusionCandidate, ...]) -> str:
     return what + (", or use F.rms_norm for the norms" if norms else ", or use fused operators")
 
 
-def _change(one: FusionCandidate) -> Evidence:
+def _change(one: FusionCandidate, *, of_engine: bool) -> Evidence:
+    if of_engine:
+        return change(_ops(one), "one kernel")
     if one.module:
         return change(f"block(x)  # {one.module}: {_ops(one)}", "block.compile()  # once; then block(x)")
     return change(f"y = block(x)  # {_ops(one)}", "y = torch.compile(block)(x)")
@@ -249,5 +257,5 @@ RULE = TraceRule(
     fix="Fuse them: torch.compile the block",
     judge=judge,
     page=__doc__ or "",
-    signs=MEMORY_BOUND,
+    signs=re.compile(f"{MEMORY_BOUND.pattern}|{ENGINE.pattern}", re.IGNORECASE),
 )
