@@ -26,7 +26,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "packed.pt"
         for step in range(100_000):
-            x = torch.rand(2048, 512)
+            x = torch.rand(512, 512)
             loss = nn.functional.mse_loss(model(x), x)
             optimizer.zero_grad()
             loss.backward()
