@@ -26,7 +26,7 @@ from tightship_analyzers.facts.idle.attribution import Attribution
 from tightship_analyzers.facts.idle.waits import Waits
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.work_threads import WorkThreads
-from tightship_analyzers.facts.window.recording import LATE_NS
+from tightship_analyzers.facts.window.recording import LATE_NS, Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
@@ -115,7 +115,7 @@ class IdleCauses:
             waits,
             queued=Cause.DEVICE_DEPENDENCY,
             queued_row=waits.event,
-            edges=Intervals.one(start_ns, first_ns) | Intervals.one(last_ns, end_ns),
+            edges=Intervals.one(start_ns, _judged_from(facts, first_ns)) | Intervals.one(last_ns, end_ns),
             held_ns=LATE_NS,
         )
         return cls(everywhere, everywhere.within(gaps.spans), steps)
@@ -161,6 +161,15 @@ class ExposedCommunication:
             edges=Intervals.none(),
         )
         return cls(found, facts.find(Steps))
+
+
+def _judged_from(facts: Facts, first_ns: int) -> int:
+    """From when on idle time is the program's. Before the first work of a recording the device may have run what is not
+    in the file. Where the program marks a step, and the first work of all began as soon as it was launched, the device
+    had nothing left to do, and what the host did in the step until then kept it waiting."""
+    window, events = facts[Window], facts.trace.device_events
+    began_at_once = facts[Recording].unseen_until_ns == facts.trace.start_ns and events.launch[0] >= 0
+    return min(first_ns, window.start_ns) if window.of_steps and began_at_once else first_ns
 
 
 def _of_step(time: Attributed, steps: Steps | None, row: int) -> Attributed:

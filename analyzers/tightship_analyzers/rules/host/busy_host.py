@@ -3,7 +3,9 @@
 ## What it finds
 Stretches of more than 1 ms in which the device idles and the training thread launches nothing, before work that
 this thread then launches, and that no other rule accounts for (input, checkpoints, waiting, compiling, logging …); more
-than 2 % of the step, by the function that runs. Where the trace has no Python stacks, only what operators take.
+than 2 % of the step, by the own function that runs, with the innermost functions, of libraries too, that have the time.
+Where the program marks its steps, what it does in the first one before any launch counts as well: preparing a request,
+say. Where the trace has no Python stacks, only what operators take.
 
 Two kinds of code are torch's own and have their own remedy: the copies of its buffers that
 `DistributedDataParallel` makes before each forward pass, and the update of an optimizer that could be fused.
@@ -47,6 +49,7 @@ much is no dispatch. 2 % of the step is where noise ends.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +60,7 @@ from tightship_analyzers.facts.idle.dispatch_gaps import MAX_GAP_NS
 from tightship_analyzers.facts.kernels.filled_copies import FilledCopies
 from tightship_analyzers.facts.kernels.zero_grads import ZERO_GRAD
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.program.frames import ThreadFrames
+from tightship_analyzers.facts.program.frames import ThreadFrames, place_of
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.facts.program.places import Places
@@ -71,12 +74,16 @@ from tightship_analyzers.rules.communication import data_parallel
 from tightship_analyzers.rules.host import cache_flush, logging_in_step, recompilation
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.joins import first_rows
+from tightship_analyzers.trace.open_rows import OpenRows
 from tightship_analyzers.trace.step_marks import OPTIMIZER
+from tightship_platform.results.evidence import Evidence
 from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
+MOST_FUNCTIONS = 4
+"""Named of those that have at least a tenth of the time."""
 MANY_STEPS = 3
 """Of so many recorded steps or more, what one has only is not taken for a part of every step. Of two it may be every
 other one."""
@@ -231,11 +238,34 @@ def _finding(facts: Facts, claims: Intervals, remedy: Remedy, place: str) -> Fin
                 len(claims),
                 "stretches",
             ),
-            *(fact(f"Of which in {name}: {time_of(facts, ns)}", ns / window.count, "ns") for name, ns in operators[:3]),
+            *_functions(facts, claims),
+            *(
+                fact(f"Of which in {name}: {time_of(facts, ns)}", ns / window.count, "ns")
+                for name, ns in operators[:3]
+                if ns * 10 >= claims.measure_ns
+            ),
             change(remedy.before, remedy.after),
         ],
         without=Edits.without_host(window.tid, claims),
     )
+
+
+def _functions(facts: Facts, claims: Intervals) -> Iterator[Evidence]:
+    """The innermost functions, of libraries too, that have the time, and how often each was called for it."""
+    stacks, window = facts.find(ThreadFrames), facts[Window]
+    if stacks is None or not len(stacks.files):
+        return
+    files = stacks.files
+    opened = OpenRows.of(files.start_ns, files.end_ns)
+    ran_ns = claims.overlap_ns(opened.at_ns[:-1], opened.at_ns[1:])
+    held = (ran_ns > 0) & (opened.row[:-1] >= 0)
+    row, ran_ns = opened.row[:-1][held], ran_ns[held]
+    total_ns = np.bincount(files.name[row], weights=ran_ns).astype(np.int64)
+    calls = np.bincount(files.name[np.unique(row)], minlength=len(total_ns))
+    for name in np.argsort(-total_ns, kind="stable")[:MOST_FUNCTIONS].tolist():
+        if total_ns[name] * 10 >= claims.measure_ns:
+            text = f"In {place_of(facts.trace.names[name])}, {plural(int(calls[name]), 'call')}"
+            yield fact(f"{text}: {time_of(facts, int(total_ns[name]))}", int(total_ns[name]) / window.count, "ns")
 
 
 def _mostly(operators: list[tuple[str, int]], total_ns: int) -> str:
