@@ -198,6 +198,9 @@ class CaptureParams:
     """Record every allocation."""
     insist: bool = False
     """Record also where no exit guard is known: a process that ends meanwhile may abort."""
+    passes: int = 2
+    """At most so many recordings of each rank: 2 records a second time, without stacks and shapes, where recording has
+    made the steps more than STRETCHED times as long; 1 never does."""
 
 
 @dataclass(kw_only=True)
@@ -256,6 +259,10 @@ class CaptureReport:
     reason: str | None = None
     expected: list[ExpectedRank] = field(default_factory=list)
     """The manifest, as soon as it is known (`armed`)."""
+    passes: int = 1
+    """Traces of each rank that are to arrive, with `written`; 1 after 2: the second ones will not come."""
+    passes_reason: str | None = None
+    """Why there are two, or why there is one though two were wanted."""
 
 
 @dataclass(kw_only=True)
@@ -313,3 +320,7 @@ MAX_CAPTURE_ATTEMPTS = 3
 MIN_CAPTURE_NS = 10_000_000
 MAX_CAPTURE_NS = 60_000_000_000
 MAX_ITERATIONS = 10_000
+MAX_PASSES = 2
+STRETCHED = 1.5
+"""A recorded step that takes so many times as long as an unrecorded one says too little about where time goes: what
+recording adds sits where there are most calls, not where the job is slow."""

@@ -24,6 +24,7 @@ from tightship_platform.captures.files import Removed
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Run, Trace
 from tightship_platform.errors import Conflict
+from tightship_platform.queries.captures import get_capture
 from tightship_platform.samples.retention import DAY_NS
 from tightship_platform.units import now_ns
 from tightship_platform.wire import LeaseRequest
@@ -240,6 +241,30 @@ def test_old_traces_lose_their_files(database: Database, store: ArtifactStore) -
     assert _traces(store) == []
     with database.session() as session:
         assert all(session.scalars(select(Trace.removed_ns)))
+
+
+def test_the_second_trace_of_a_rank_is_kept_and_goes_with_the_first(database: Database, store: ArtifactStore) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session)
+        captures.report(session, key, reported("written", ranks=(0,), passes=2, passes_reason="stretched"), now=NOW)
+    for recording in (1, 2):
+        stored = _put(store, key, b"%d" % recording)
+        with database.session() as session:
+            given = {"rank": 0, "pid": 100, "host": "h1", "recording": recording, "now": NOW}
+            done = trace_files.record(session, store, key, stored, **given).completed
+        assert done == (recording == 2)
+    with database.session() as session:
+        captures.analyzed(session, key, now=NOW)
+    assert _sweep(database, store) == Removed()
+    assert len(_traces(store)) == 2
+    late = max(LATER, NOW + 91 * DAY_NS)
+    assert _sweep(database, store, now=late, days=90) == Removed(files=2, size_bytes=2, traces=1)
+    with database.session() as session:
+        (rank,) = get_capture(session, key).ranks
+    assert rank.url is None
+    assert rank.second_pass is not None
+    assert rank.second_pass.url is None
 
 
 @pytest.mark.parametrize(("unnamed", "refused"), [(10, False), (11, False), (12, True)])

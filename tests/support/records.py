@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import (
@@ -127,8 +128,9 @@ def lease_of(*runs: str, host: str = "h1") -> LeaseRequest:
     return LeaseRequest(host=host, runs=list(runs))
 
 
-def reported(state: str, *, host: str = "h1", reason: str | None = None, ranks: Iterable[int] = ()) -> CaptureReport:
+def reported(
+    state: str, *, host: str = "h1", reason: str | None = None, ranks: Iterable[int] = (), **more: Any
+) -> CaptureReport:
     """An agent's report; rank n has pid 100 + n."""
-    return CaptureReport(
-        host=host, state=state, reason=reason, expected=[ExpectedRank(rank=rank, pid=100 + rank) for rank in ranks]
-    )
+    expected = [ExpectedRank(rank=rank, pid=100 + rank) for rank in ranks]
+    return CaptureReport(host=host, state=state, reason=reason, expected=expected, **more)

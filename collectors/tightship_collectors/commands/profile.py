@@ -18,7 +18,15 @@ from tightship_platform.results.workflow import WorkflowSchedule
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_MS, NS_PER_S, format_bytes, format_ns, parse_duration_ns, plural
 from tightship_platform.vocabulary import CaptureState
-from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams, CaptureRequest
+from tightship_platform.wire import (
+    MAX_CAPTURE_NS,
+    MAX_ITERATIONS,
+    MAX_PASSES,
+    MIN_CAPTURE_NS,
+    STRETCHED,
+    CaptureParams,
+    CaptureRequest,
+)
 
 if TYPE_CHECKING:
     from tightship_platform.client import ApiClient
@@ -40,6 +48,14 @@ Show = Callable[[Capture], None]
 )
 @click.option("--shapes/--no-shapes", default=True, show_default=True, help="Record the shapes of operator inputs.")
 @click.option("--memory", is_flag=True, help="Record every allocation, too.")
+@click.option(
+    "--passes",
+    type=click.IntRange(1, MAX_PASSES),
+    default=MAX_PASSES,
+    show_default=True,
+    help=f"2: where recording makes steps more than {STRETCHED:g} times as long, record once more without stacks and "
+    "shapes; 1: never.",
+)
 @click.option("--insist", is_flag=True, help="Also record processes without an exit guard; they may abort at exit.")
 @click.option("--wait", is_flag=True, help="Wait until the traces are analyzed.")
 @click.option("--timeout", default="120s", show_default=True, metavar="TIME", help="How long --wait waits.")
@@ -56,6 +72,7 @@ def profile(
     stacks: bool,
     shapes: bool,
     memory: bool,
+    passes: int,
     insist: bool,
     wait: bool,
     timeout: str,
@@ -68,7 +85,16 @@ def profile(
 
     With --wait the exit code is 0 once the traces are analyzed, and 2 if they failed, with the reason.
     """
-    params = CaptureParams(**_window(duration, iterations), stacks=stacks, shapes=shapes, memory=memory, insist=insist)
+    duration_ns, iterations = _window(duration, iterations)
+    params = CaptureParams(
+        duration_ns=duration_ns,
+        iterations=iterations,
+        stacks=stacks,
+        shapes=shapes,
+        memory=memory,
+        insist=insist,
+        passes=passes,
+    )
     timeout_ns = parse_duration_ns(timeout)
     if not 0 < timeout_ns <= MAX_TIMEOUT_NS:
         raise Invalid("--timeout", timeout, "more than 0 and at most 24h")
@@ -93,18 +119,18 @@ def profile(
         _judge(capture, timeout)
 
 
-def _window(duration: str | None, iterations: int | None) -> dict[str, int | None]:
-    """The two fields of CaptureParams that say how long."""
+def _window(duration: str | None, iterations: int | None) -> tuple[int | None, int | None]:
+    """How long to record: in nanoseconds, or in iterations."""
     if iterations is not None:
         if duration is not None:
             raise Invalid("--iterations", iterations, "to stand alone: a recording has either a duration or iterations")
         if not 1 <= iterations <= MAX_ITERATIONS:
             raise Invalid("--iterations", iterations, f"1 to {MAX_ITERATIONS}")
-        return {"duration_ns": None, "iterations": iterations}
+        return None, iterations
     duration_ns = parse_duration_ns(duration or "1s")
     if not MIN_CAPTURE_NS <= duration_ns <= MAX_CAPTURE_NS:
         raise Invalid("--duration", duration, DURATIONS)
-    return {"duration_ns": duration_ns, "iterations": None}
+    return duration_ns, None
 
 
 def _schedule(api: ApiClient, workflow: str, every: str, params: CaptureParams, as_json: bool) -> None:
@@ -155,6 +181,8 @@ def _print(capture: Capture, as_json: bool) -> None:
     if not CaptureState(capture.state).is_final:
         click.echo(f"{name}: {capture.state}. Follow it with: tightship captures --run {capture.run}")
     elif capture.state == CaptureState.ANALYZED:
+        if capture.passes_reason:
+            click.echo(f"{name}: {_plain(capture.passes_reason)}.")
         size = sum(rank.bytes for rank in capture.ranks)
         click.echo(f"{name}: {plural(len(capture.ranks), 'trace')}, {format_bytes(size)}", nl=False)
         click.echo(f", {capture.latency_s:.1f} s after the request." if capture.latency_s is not None else ".")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tightship_platform.errors import Invalid
 from tightship_platform.units import NS_PER_MS, NS_PER_S
-from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams
+from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MAX_PASSES, MIN_CAPTURE_NS, CaptureParams
 
 TICK_NS = NS_PER_S
 """Period of Kineto's controller."""
@@ -47,6 +47,8 @@ def check_params(params: CaptureParams) -> CaptureParams:
     for name in ("stacks", "shapes", "memory", "insist"):
         if not isinstance(getattr(params, name), bool):
             raise Invalid(f"Capture option {name}", getattr(params, name), "true or false")
+    if not _is_int(params.passes) or not 1 <= params.passes <= MAX_PASSES:
+        raise Invalid("Passes of the capture", params.passes, f"1 to {MAX_PASSES}")
     if params.duration_ns is not None:
         if not _is_int(params.duration_ns) or not MIN_CAPTURE_NS <= params.duration_ns <= MAX_CAPTURE_NS:
             raise Invalid("Duration of the capture", params.duration_ns, "10 ms to 60 s")

@@ -28,7 +28,7 @@ def pack_traces(manifest: Manifest, store: ManifestStore) -> None:
         try:
             fd = RankProcess(manifest, rank).open_trace()
             try:
-                rank.bytes, rank.sha256 = pack(fd, store.packed(manifest.capture, rank.rank))
+                rank.bytes, rank.sha256 = pack(fd, store.packed(manifest, rank.rank))
             finally:
                 os.close(fd)
             store.save(manifest)
@@ -36,7 +36,7 @@ def pack_traces(manifest: Manifest, store: ManifestStore) -> None:
             raise Undeliverable(f"the trace of rank {rank.rank} is gone: {error}") from error
         except OSError as error:
             raise Undeliverable(f"the trace of rank {rank.rank} cannot be kept: {error}") from error
-    remove_traces(manifest.traces_dir, manifest.uid, f"{manifest.capture}-")
+    remove_traces(manifest.traces_dir, manifest.uid, manifest.prefix)
 
 
 def send_traces(manifest: Manifest, store: ManifestStore, client: ApiClient, host: str) -> None:
@@ -48,10 +48,12 @@ def send_traces(manifest: Manifest, store: ManifestStore, client: ApiClient, hos
     for rank in manifest.ranks:
         if rank.stored:
             continue
-        path = store.packed(manifest.capture, rank.rank)
+        path = store.packed(manifest, rank.rank)
         if rank.sha256 is None or not path.is_file():
             raise Undeliverable(f"the packed trace of rank {rank.rank} is gone")
-        query = urllib.parse.urlencode({"pid": rank.pid, "host": host, "attempt": manifest.attempt})
+        query = urllib.parse.urlencode(
+            {"pid": rank.pid, "host": host, "attempt": manifest.attempt, "pass": 2 if manifest.is_second else 1}
+        )
         client.put_stream(
             f"/captures/{manifest.capture}/traces/{rank.rank}?{query}",
             _chunks(path),

@@ -1,5 +1,11 @@
 """Carries out the server's captures on this host: leases them, has them recorded, reports, and delivers the traces.
 
+[Note: two passes]
+A capture whose recording has stretched the steps (see `step_lengths`) is recorded a second time, with less, by the same
+processes. Its first pass stays `written` meanwhile and is delivered; the second is another recording, which begins when
+the first has let the processes go. Whatever goes wrong with it costs the second trace only: the capture is then
+complete with the first, and says why.
+
 [Note: three threads]
 `capture-carry` advances every recording, about twenty times a second, and never waits for the network.
 `capture-talk` leases and reports, in order per capture; `capture-deliver` packs and uploads, which may take minutes.
@@ -20,8 +26,9 @@ from typing import Any
 from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.kineto.delivery import Undeliverable, pack_traces, send_traces
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, lease_of
-from tightship_collectors.kineto.recording import Recording
+from tightship_collectors.kineto.recording import Recording, Report
 from tightship_collectors.kineto.service import KinetoService
+from tightship_collectors.kineto.step_lengths import UntracedSteps
 from tightship_platform.client import ApiClient, ApiError
 from tightship_platform.errors import Invalid, ServerUnreachable
 from tightship_platform.settings import Settings
@@ -59,6 +66,8 @@ class InHand:
 
     def __init__(self, recording: Recording, outbox: deque[CaptureReport]) -> None:
         self.recording = recording
+        self.second: Recording | None = None
+        """Its second pass, see [Note: two passes]."""
         self.outbox = outbox
         self.reported_s = time.monotonic()
         self.failures = 0
@@ -71,6 +80,37 @@ class InHand:
     def manifest(self) -> Manifest:
         """The capture's manifest."""
         return self.recording.manifest
+
+    @property
+    def passes(self) -> list[Recording]:
+        """Its recordings, the first one first."""
+        return [self.recording] if self.second is None else [self.recording, self.second]
+
+    @property
+    def current(self) -> Manifest:
+        """The manifest of the recording that has to do with the run's processes now, or had to last."""
+        if self.second is not None and self.manifest.settled:
+            return self.second.manifest
+        return self.manifest
+
+    @property
+    def in_process(self) -> bool:
+        """It has, or will have, to do with the run's processes."""
+        return any(one.manifest.phase in _IN_PROCESS or not one.manifest.settled for one in self.passes)
+
+    @property
+    def is_deliverable(self) -> bool:
+        """There is something to pack or to send, or nothing more to come."""
+        if self.manifest.phase is not Phase.WRITTEN:
+            return False
+        sent = all(rank.stored for rank in self.manifest.ranks)
+        second = self.second is not None and self.second.manifest.phase is Phase.WRITTEN
+        return not sent or second or self.manifest.passes == 1
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to be done for it."""
+        return not self.outbox and all(one.manifest.phase is Phase.OVER and one.manifest.settled for one in self.passes)
 
 
 class CaptureExecutor:
@@ -86,6 +126,7 @@ class CaptureExecutor:
         self._runs: dict[str, HostRun] = {}
         self._leases: deque[Lease] = deque()
         self._ticks: dict[tuple[int, int], int] = {}
+        self._steps = UntracedSteps()
         self._lease_at_s = 0.0
         self._stop = threading.Event()
         self._finish = threading.Event()
@@ -103,8 +144,10 @@ class CaptureExecutor:
     def update(self, runs: Sequence[HostRun]) -> None:
         """The runs that live now on this host."""
         self._service.update(runs)
+        recorded = {hand.manifest.run for hand in self._in_hand() if hand.current.phase is not Phase.WAITING}
         with self._lock:
             self._runs = {run.run: run for run in runs}
+            self._steps.look(runs, recorded, now_ns())
 
     def close(self) -> None:
         """Give back what was not begun, leave the rest to the next agent, and stop within about two seconds."""
@@ -115,6 +158,8 @@ class CaptureExecutor:
             event.set()
         self._threads[0].join(timeout=2)
         for hand in self._in_hand():
+            if hand.second is not None and hand.second.release(now_ns()):
+                self._store.save(hand.manifest.second_pass(now_ns()))  # the next agent begins it again
             if hand.recording.release(now_ns()):
                 self._store.remove(hand.manifest.capture)
                 hand.outbox.append(self._report(hand.manifest, CaptureState.REQUESTED, "the agent was stopped"))
@@ -135,6 +180,9 @@ class CaptureExecutor:
             hand = self._take(manifest)
             hand.reported_s = -RENEWAL_S  # the lease may be about to lapse
             hand.recording.resume(now_ns())
+            second = self._store.load_second(manifest.capture) if manifest.passes > 1 else None
+            if second is not None:
+                self._begin_second(hand, second).resume(now_ns())
 
     def _take(self, manifest: Manifest) -> InHand:
         outbox: deque[CaptureReport] = deque()
@@ -143,11 +191,38 @@ class CaptureExecutor:
             outbox.append(self._report(manifest, state, reason))
             self._talk_now.set()
 
-        recording = Recording(manifest, service=self._service, store=self._store, report=report, ticks=self._ticks)
-        hand = InHand(recording, outbox)
+        hand = InHand(self._recording(manifest, report), outbox)
         with self._lock:
             self._hand[manifest.capture] = hand
         return hand
+
+    def _recording(self, manifest: Manifest, report: Report) -> Recording:
+        def untraced_step(pid: int) -> int | None:
+            with self._lock:
+                return self._steps.typical_ns(manifest.run, pid)
+
+        return Recording(
+            manifest,
+            service=self._service,
+            store=self._store,
+            report=report,
+            ticks=self._ticks,
+            untraced_step=untraced_step,
+        )
+
+    def _begin_second(self, hand: InHand, second: Manifest) -> Recording:
+        """Take the second pass in hand: it reports nothing but that it will not come."""
+        manifest = hand.manifest
+
+        def report(state: CaptureState, reason: str | None) -> None:
+            if state is CaptureState.FAILED and manifest.phase is Phase.WRITTEN:
+                manifest.passes, manifest.passes_reason = 1, f"recorded once: {reason}"
+                self._store.save(manifest)
+                hand.outbox.append(self._report(manifest, CaptureState.WRITTEN, None))
+                self._talk_now.set()
+
+        hand.second = self._recording(second, report)
+        return hand.second
 
     def _accept(self, lease: Lease) -> None:
         with self._lock:
@@ -164,7 +239,14 @@ class CaptureExecutor:
             self._take(manifest)
 
     def _report(self, manifest: Manifest, state: CaptureState, reason: str | None) -> CaptureReport:
-        return CaptureReport(host=self._host, state=state.value, reason=reason, expected=manifest.expected)
+        return CaptureReport(
+            host=self._host,
+            state=state.value,
+            reason=reason,
+            expected=manifest.expected,
+            passes=manifest.passes,
+            passes_reason=manifest.passes_reason,
+        )
 
     def _in_hand(self) -> list[InHand]:
         with self._lock:
@@ -192,26 +274,39 @@ class CaptureExecutor:
         """Advance every recording; returns the seconds until the next time."""
         while self._leases:
             self._accept(self._leases.popleft())
-        first: dict[str, Manifest] = {}
-        busy = False
-        for hand in self._in_hand():
+        first: dict[str, InHand] = {}
+        hands = self._in_hand()
+        # What has begun comes before what waits, whatever the order in which an earlier agent's captures were found.
+        for hand in sorted(hands, key=lambda hand: hand.current.phase is Phase.WAITING):
+            if hand.in_process:
+                first.setdefault(hand.manifest.run, hand)
+        for hand in hands:
             manifest = hand.manifest
-            in_process = manifest.phase in _IN_PROCESS or not manifest.settled
-            busy |= in_process
             with self._lock:
                 live = manifest.run in self._runs
-            ahead = first.setdefault(manifest.run, manifest) if in_process else manifest
-            hand.recording.advance(
-                now_ns(),
-                live=live,
-                behind=None if ahead is manifest else ahead.capture,
-                patient=ahead.phase is not Phase.LINGERING,
-            )
-            if manifest.phase is Phase.WRITTEN:
+            ahead = first.get(manifest.run, hand)
+            behind = None if ahead is hand else ahead.manifest.capture
+            patient = ahead.current.phase is not Phase.LINGERING
+            hand.recording.advance(now_ns(), live=live, behind=behind, patient=patient)
+            self._advance_second(hand, live, behind, patient)
+            if hand.is_deliverable:
                 self._deliver_now.set()
-            elif manifest.phase is Phase.OVER and manifest.settled and not hand.outbox:
+            elif hand.is_over:
                 self._drop(hand)
-        return STEP_S if busy else 1.0
+        return STEP_S if first else 1.0
+
+    def _advance_second(self, hand: InHand, live: bool, behind: str | None, patient: bool) -> None:
+        """Begin the second pass where there is to be one, and carry it on once the first has let the processes go."""
+        manifest = hand.manifest
+        if hand.second is None and manifest.passes > 1 and manifest.phase is Phase.WRITTEN:
+            second = manifest.second_pass(now_ns())
+            self._store.save(second)
+            self._begin_second(hand, second)
+        if hand.second is None or not manifest.settled:
+            return
+        if manifest.phase is not Phase.WRITTEN:
+            hand.second.abandon("the capture has ended")
+        hand.second.advance(now_ns(), live=live, behind=behind, patient=patient)
 
     def _drop(self, hand: InHand) -> None:
         with self._lock:
@@ -289,7 +384,7 @@ class CaptureExecutor:
         """Pack and upload what is written; returns the seconds until the next attempt."""
         waits = [1.0]
         for hand in self._in_hand():
-            if hand.manifest.phase is not Phase.WRITTEN or self._stop.is_set():
+            if not hand.is_deliverable or self._stop.is_set():
                 continue
             pause_s = hand.deliver_after_s - time.monotonic()
             if pause_s <= 0:
@@ -299,16 +394,25 @@ class CaptureExecutor:
         return min(waits)
 
     def _deliver_one(self, hand: InHand) -> None:
-        manifest = hand.manifest
+        manifest, second = hand.manifest, hand.second
+        sending = hand.recording
         try:
             pack_traces(manifest, self._store)
             if hand.outbox:
                 return  # the server does not expect the files yet
             send_traces(manifest, self._store, self._client, self._host)
-            manifest.enter(Phase.OVER, now_ns())
+            if second is not None and manifest.passes > 1:
+                if second.manifest.phase is not Phase.WRITTEN:
+                    return
+                sending = second
+                pack_traces(second.manifest, self._store)
+                send_traces(second.manifest, self._store, self._client, self._host)
+                second.manifest.enter(Phase.OVER, now_ns())
+            if second is not None or manifest.passes == 1:
+                manifest.enter(Phase.OVER, now_ns())
             self._carry_now.set()
         except Undeliverable as error:
-            hand.recording.abandon(str(error))
+            sending.abandon(str(error))
         except ServerUnreachable:
             self._put_off(hand)
         except ApiError as error:
@@ -317,7 +421,7 @@ class CaptureExecutor:
             self._talk_now.set()
             hand.refusals += error.http_status < 500
             if error.http_status == 413 or hand.refusals >= MAX_REFUSALS:
-                hand.recording.abandon(f"the server refuses a trace: {error}")
+                sending.abandon(f"the server refuses a trace: {error}")
             else:
                 self._put_off(hand)
 

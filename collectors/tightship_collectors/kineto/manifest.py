@@ -1,7 +1,8 @@
 """What an agent has to remember of a capture: written before every step that could not be known after a restart.
 
 The folder `<spool>/captures/<capture>/` holds `manifest.json` and, once complete, `rank-<n>.json.gz` until the server
-has them. It is the agent's own; an agent that follows one that was killed finds here what that had in hand.
+has them; of a second pass `second-pass.json` and `rank-<n>.second-pass.json.gz` beside them. It is the agent's own; an
+agent that follows one that was killed finds here what that had in hand.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tightship_platform.wire import CaptureParams, ExpectedRank, Lease
 
 FOLDER = "captures"
 FILE = "manifest.json"
+SECOND_FILE = "second-pass.json"
 
 
 class Phase(StrEnum):
@@ -82,6 +84,12 @@ class Manifest:
     reason: str | None = None
     """Why it was given up."""
     ranks: list[RankTrace] = field(default_factory=list)
+    is_second: bool = False
+    """It is the second pass of its capture: a recording of the same processes, with less."""
+    passes: int = 1
+    """Of the first pass: how often each rank is recorded. Decided when its files are complete."""
+    passes_reason: str | None = None
+    """Why twice, or why once after all."""
 
     @classmethod
     def of_lease(cls, lease: Lease, *, run_dir: Path, uid: int, now_ns: int) -> Manifest:
@@ -99,10 +107,32 @@ class Manifest:
             since_ns=now_ns,
         )
 
+    def second_pass(self, now_ns: int) -> Manifest:
+        """The manifest of this capture's second pass: the same processes, and nothing recorded that need not be."""
+        return Manifest(
+            capture=self.capture,
+            run=self.run,
+            run_dir=self.run_dir,
+            uid=self.uid,
+            params=lightest(self.params),
+            attempt=self.attempt,
+            since_ns=now_ns,
+            ranks=[
+                RankTrace(rank=rank.rank, pid=rank.pid, start_ticks=rank.start_ticks, complete=True, released=True)
+                for rank in self.ranks
+            ],
+            is_second=True,
+        )
+
+    @property
+    def prefix(self) -> str:
+        """How the names of all its trace files in the run's folder begin."""
+        return f"{self.capture}{'.second' if self.is_second else ''}-"
+
     @property
     def trace_id(self) -> str:
         """Names the present try; comes back inside the trace."""
-        return f"{self.capture}-{self.attempt}-{self.tries}"
+        return f"{self.prefix}{self.attempt}-{self.tries}"
 
     @property
     def asked_path(self) -> Path:
@@ -135,6 +165,11 @@ class Manifest:
         self.since_ns = now_ns
 
 
+def lightest(params: CaptureParams) -> CaptureParams:
+    """The same window without anything that slows the job more than it must."""
+    return dataclasses.replace(params, stacks=False, shapes=False, memory=False, passes=1)
+
+
 def lease_of(answer: Any) -> Lease:
     """A lease as the server sent it.
 
@@ -164,9 +199,9 @@ class ManifestStore:
         """The folder of one capture."""
         return self.root / validation.key("Capture", capture)
 
-    def packed(self, capture: str, rank: int) -> Path:
+    def packed(self, manifest: Manifest, rank: int) -> Path:
         """Where a rank's compressed trace waits for the server."""
-        return self.folder(capture) / f"rank-{rank}.json.gz"
+        return self.folder(manifest.capture) / f"rank-{rank}{'.second-pass' if manifest.is_second else ''}.json.gz"
 
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest on disk, atomically.
@@ -175,12 +210,14 @@ class ManifestStore:
         """
         folder = self.folder(manifest.capture)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = folder / (FILE + ".new")
+        file = folder / (SECOND_FILE if manifest.is_second else FILE)
+        draft = file.with_name(file.name + ".new")
         draft.write_text(json.dumps(dataclasses.asdict(manifest)), encoding="utf-8")
-        draft.replace(folder / FILE)
+        draft.replace(file)
 
     def load(self) -> tuple[list[Manifest], list[str]]:
-        """Every manifest that a predecessor left, and a line for each folder that could not be read and was removed."""
+        """The manifest of every capture that a predecessor left, and a line for each folder that could not be read and
+        was removed."""
         manifests, faults = [], []
         for folder in sorted(self.root.iterdir()):
             try:
@@ -189,6 +226,15 @@ class ManifestStore:
                 faults.append(f"{folder}: {error!r}")
                 shutil.rmtree(folder, ignore_errors=True)
         return manifests, faults
+
+    def load_second(self, capture: str) -> Manifest | None:
+        """The manifest of a capture's second pass; None where none was begun, or it cannot be read."""
+        folder = self.folder(capture)
+        try:
+            second = _decode(json.loads((folder / SECOND_FILE).read_bytes()), folder.name)
+        except (OSError, ValueError, TypeError, KeyError, Invalid):
+            return None
+        return second if second.is_second else None
 
     def remove(self, capture: str) -> None:
         """Forget a capture and its packed files."""

@@ -26,6 +26,7 @@ from tightship_collectors.kineto.progress import LONGEST_EXPORT_NS, Progress
 from tightship_collectors.kineto.rank_process import RankProcess
 from tightship_collectors.kineto.readiness import GiveUp
 from tightship_collectors.kineto.service import KinetoService
+from tightship_collectors.kineto.step_lengths import RecordedSteps, UntracedStep, decide_passes
 from tightship_collectors.kineto.trace_file import BadTrace, remove_traces
 from tightship_platform.errors import Invalid
 from tightship_platform.units import NS_PER_MS, NS_PER_S
@@ -65,6 +66,7 @@ class Recording:
         store: ManifestStore,
         report: Report,
         ticks: dict[tuple[int, int], int],
+        untraced_step: UntracedStep = lambda pid: None,
     ) -> None:
         """:param ticks: a past controller tick per (pid, start ticks), shared by all captures; see config."""
         self.manifest = manifest
@@ -75,6 +77,8 @@ class Recording:
         self._ticks = ticks
         self._arming: Arming | None = None
         self._progress = Progress()
+        self._untraced_step = untraced_step
+        self._steps = RecordedSteps()
         self._renewed_ns = 0
         self._not_before_ns = 0
         self._look_again_ns = 0
@@ -170,6 +174,8 @@ class Recording:
         views = read_ranks(manifest.traces_dir.parent)
         if not views and not live:
             raise GiveUp("run ended before it could be recorded")
+        if manifest.is_second and any(process.is_ending() for process in self._processes()):
+            raise GiveUp("run ended before the second pass")
         if behind is not None and patient:
             manifest.since_ns = now_ns
         ranks, obstacle = readiness.judge(manifest, views, self._service, now_ns, behind)
@@ -186,9 +192,11 @@ class Recording:
     def _arm(self, views: Sequence[RankView], now_ns: int) -> None:
         manifest = self.manifest
         self._check_disk()
+        if manifest.is_second and {(v.rank, v.pid) for v in views} != {(r.rank, r.pid) for r in manifest.ranks}:
+            raise GiveUp("the run's processes have changed since the first pass")
         manifest.tries += 1
         manifest.ranks = []
-        self._progress = Progress()
+        self._progress, self._steps = Progress(), RecordedSteps()
         for view in views:
             self._service.forget(manifest.run, view.pid)
             file = read_rank_file(rank_path(manifest.traces_dir.parent, view.pid), uid=manifest.uid)
@@ -257,6 +265,7 @@ class Recording:
             if rank.complete:
                 continue
             alive = process.may_record()
+            self._steps.look(manifest, process)
             client = self._service.client(manifest.run, rank.pid)
             # The file comes last: if it arrived after the looks above, nobody is called dead or idle for it.
             if process.has_file():
@@ -267,6 +276,7 @@ class Recording:
                 self._try_again(f"Kineto dropped the trace of {process.name}", now_ns)
                 return
         if all(rank.complete for rank in manifest.ranks):
+            manifest.passes, manifest.passes_reason = decide_passes(manifest, self._steps, self._untraced_step)
             manifest.enter(Phase.WRITTEN, now_ns)
             self._store.save(manifest)
             self._report(CaptureState.WRITTEN, None)
@@ -318,7 +328,7 @@ class Recording:
                 held = True
         self._settle(now_ns)
         if not held and manifest.settled:
-            remove_traces(manifest.traces_dir, manifest.uid, f"{manifest.capture}-")
+            remove_traces(manifest.traces_dir, manifest.uid, manifest.prefix)
             manifest.enter(Phase.OVER, now_ns)
 
     def _settle(self, now_ns: int) -> None:

@@ -11,7 +11,7 @@ from tightship_dashboard.figures.elements import Node, attrs, link, missing, tim
 from tightship_dashboard.figures.palette import CAPTURE_STAGES
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import one_trace_href
-from tightship_platform.results.capture import Capture, CapturedRank
+from tightship_platform.results.capture import Capture
 from tightship_platform.units import format_bytes, plural, unbroken
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import CaptureParams
@@ -105,7 +105,8 @@ def _took(capture: Capture) -> Node:
 
 def _reason(capture: Capture, state: CaptureState) -> list[Node]:
     if not capture.reason:
-        return []
+        text = capture.passes_reason
+        return [html.P(unbroken(fmt.name(text, limit=400)), className="notice status")] if text else []
     kind = "error" if state in (CaptureState.FAILED, CaptureState.EXPIRED) else "status"
     return [html.P(unbroken(fmt.name(capture.reason, limit=400)), className=f"notice {kind}")]
 
@@ -123,7 +124,12 @@ def _traces(capture: Capture) -> list[Node]:
                 html.Li(f"{text}; its file was removed", title=why.removeprefix("Download the "), className="quiet")
             )
             continue
-        items.append(html.Li(html.A(text, href=trace_href(rank), title=why, download="")))
+        items.append(html.Li(html.A(text, href=trace_href(rank.url), title=why, download="")))
+        second = rank.second_pass
+        if second is not None:
+            light = unbroken(f"second pass, {format_bytes(second.bytes)}")
+            why = f"Download the second trace of process {rank.pid}, without stacks and shapes; sha256 {second.sha256}"
+            items.append(html.Li(html.A(light, href=trace_href(second.url), title=why, download="")))
     expected = len(capture.expected)
     if expected > len(ranks):
         items.append(html.Li(f"{expected - len(ranks)} to come", className="quiet"))
@@ -131,7 +137,7 @@ def _traces(capture: Capture) -> list[Node]:
     return [html.Ul([html.Li(analysis), *items], className="traces")]
 
 
-def trace_href(rank: CapturedRank) -> str:
+def trace_href(address: str | None) -> str:
     """Where the API serves a trace; only its own addresses are followed."""
-    url = rank.url or ""
+    url = address or ""
     return quote(url, safe="/?=&%") if url.startswith("/api/") else "#captures"

@@ -230,7 +230,7 @@ def _file(view: View, read: _Read, one: RankAnalysis) -> Node:
     file = read.file(one.rank)
     if file is None or file.url is None:
         return html.P("The trace file is not stored any more; only its analysis is.", className="quiet")
-    href = trace_href(file)
+    href = trace_href(file.url)
     text = unbroken(f"Download the trace of rank {one.rank} ({format_bytes(file.bytes)})")
     name = f"{fmt.name(read.capture.workflow)}, rank {one.rank}"
     perfetto = html.Button(

@@ -28,7 +28,7 @@ from tightship_platform.captures.artifact_store import PARTIAL, TRACES, Artifact
 from tightship_platform.captures.transitions import lock
 from tightship_platform.captures.uploads import StoredTrace, trace_stored
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Capture, Run, Trace
+from tightship_platform.database.models import Capture, Run, SecondPass, Trace
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import CaptureState
@@ -80,6 +80,7 @@ def record(
     pid: int,
     host: str,
     attempt: int | None = None,
+    recording: int = 1,
     now: int | None = None,
 ) -> StoredTrace:
     """Write the row of a file that was just stored, and complete the capture with its last one.
@@ -100,6 +101,7 @@ def record(
         size_bytes=stored.size_bytes,
         url=stored.key,
         attempt=attempt,
+        recording=recording,
         now=now,
     )
 
@@ -193,10 +195,12 @@ def _is_old(keep_days: int, now: int) -> ColumnElement[bool]:
 
 def _named(session: Session, files: list[str], keep_days: int, now: int) -> set[str]:
     """Those of the files that a row names, and goes on to name."""
-    named = select(Trace.url).where(Trace.url.in_(files), Trace.removed_ns.is_(None))
+    kept: list[ColumnElement[bool]] = [Trace.removed_ns.is_(None)]
     if keep_days:
-        named = named.where(not_(_is_old(keep_days, now)))
-    return set(session.scalars(named))
+        kept.append(not_(_is_old(keep_days, now)))
+    first = select(Trace.url).where(Trace.url.in_(files), *kept)
+    second = select(SecondPass.url).join(Trace, Trace.id == SecondPass.trace_id)
+    return {*session.scalars(first), *session.scalars(second.where(SecondPass.url.in_(files), *kept))}
 
 
 def _captures(session: Session, run: str) -> set[str]:
@@ -220,7 +224,7 @@ def _remove_unnamed(database: Database, store: ArtifactStore, file: str, removed
             lock(session, file.split("/")[2])
         except NotFound:  # its run was deleted since: nothing says any more that the file is ours
             return
-        if session.scalar(select(Trace.id).where(Trace.url == file, Trace.removed_ns.is_(None))) is None:
+        if not _named(session, [file], 0, 0):
             _delete(store, file, removed)
 
 

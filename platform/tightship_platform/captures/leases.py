@@ -23,7 +23,15 @@ from tightship_platform.database.models import Capture, Run
 from tightship_platform.errors import Conflict, Invalid
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState
-from tightship_platform.wire import LEASE_NS, CaptureParams, CaptureReport, ExpectedRank, Lease, LeaseRequest
+from tightship_platform.wire import (
+    LEASE_NS,
+    MAX_PASSES,
+    CaptureParams,
+    CaptureReport,
+    ExpectedRank,
+    Lease,
+    LeaseRequest,
+)
 
 MAX_RUNS = 10_000
 MAX_RANKS = 100_000
@@ -125,6 +133,8 @@ def report(session: Session, key: str, reported: CaptureReport, *, now: int | No
     if state in (CaptureState.FAILED, CaptureState.REQUESTED) and not reason:
         raise Invalid(f"Reason of {state}", reported.reason, "one line that says why")
     manifest = _manifest(reported.expected, host)
+    passes = validation.count("Passes", reported.passes, least=1, most=MAX_PASSES)
+    passes_reason = validation.line(reported.passes_reason or "", REASON_MAX) or None
     capture = lock(session, key)
     if capture.lease_host != host:
         holder = f"leased by {capture.lease_host}" if capture.lease_host else "not leased"
@@ -139,6 +149,8 @@ def report(session: Session, key: str, reported: CaptureReport, *, now: int | No
     else:
         if manifest:
             capture.expected = manifest
+        if state == CaptureState.WRITTEN:
+            capture.passes, capture.passes_reason = passes, passes_reason
         if state == CaptureState.WRITTEN and not capture.expected:
             raise Invalid("Manifest", [], "the ranks whose files were written")
         if state.rank > CaptureState(capture.state).rank:
@@ -146,7 +158,8 @@ def report(session: Session, key: str, reported: CaptureReport, *, now: int | No
         if state == CaptureState.LEASED == capture.state:
             capture.reason = reason or None  # what the agent waits for
         renew(capture, now)
-        finish_upload(session, capture, now)
+        if finish_upload(session, capture, now):
+            capture.lease_expires_ns = now  # no upload sends its analysis off: the next sweep does
     session.flush()
     return capture
 

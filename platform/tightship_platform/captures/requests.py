@@ -14,7 +14,14 @@ from tightship_platform.database.models import Capture, Run, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.units import format_ns, now_ns
 from tightship_platform.vocabulary import CaptureState, RunState
-from tightship_platform.wire import MAX_CAPTURE_NS, MAX_ITERATIONS, MIN_CAPTURE_NS, CaptureParams, CaptureRequest
+from tightship_platform.wire import (
+    MAX_CAPTURE_NS,
+    MAX_ITERATIONS,
+    MAX_PASSES,
+    MIN_CAPTURE_NS,
+    CaptureParams,
+    CaptureRequest,
+)
 
 MAX_WAITING = 10
 """Requests that may wait for one run; more are a mistake or an attack."""
@@ -47,6 +54,7 @@ def request(session: Session, wanted: CaptureRequest, *, now: int | None = None)
         reason=f"waits for capture {waiting[0]}" if waiting else None,
         stages={CaptureState.REQUESTED.value: now},
         expected=[],
+        passes=1,
         attempts=0,
         analysis_attempts=0,
     )
@@ -96,6 +104,7 @@ def check_params(params: CaptureParams) -> CaptureParams:
     for flag in ("stacks", "shapes", "memory", "insist"):
         if type(getattr(params, flag)) is not bool:
             raise Invalid(f"Capture option {flag}", getattr(params, flag), "true or false")
+    validation.count("Capture passes", params.passes, least=1, most=MAX_PASSES)
     return params
 
 

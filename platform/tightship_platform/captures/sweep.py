@@ -45,12 +45,15 @@ def sweep(session: Session, enqueue: Callable[[str], None], *, now: int | None =
                 result.enqueued.append(key)
         elif not CaptureState(before).is_final and (capture.lease_expires_ns or 0) < now:
             lapse(session, capture, now)
+            if capture.state == CaptureState.UPLOADED:
+                enqueue(key)
         session.flush()
         if capture.state != before:
             {
                 CaptureState.EXPIRED: result.expired,
                 CaptureState.FAILED: result.failed,
                 CaptureState.REQUESTED: result.released,
+                CaptureState.UPLOADED: result.enqueued,
             }[CaptureState(capture.state)].append(key)
     return result
 

@@ -6,7 +6,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
-from tightship_platform.database.models import Capture, Run, Trace
+from tightship_platform.database.models import Capture, Run, SecondPass, Trace
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.units import NS_PER_S, plural
 from tightship_platform.vocabulary import CaptureState
@@ -76,6 +76,7 @@ def release(session: Session, capture: Capture, why: str, now: int) -> None:
     # What the attempt left is void: its files may not mix with those of the next one.
     session.execute(delete(Trace).where(Trace.capture_id == capture.id))
     capture.expected = []
+    capture.passes, capture.passes_reason = 1, None
     capture.stages = {CaptureState.REQUESTED.value: capture.requested_ns}
     capture.state = CaptureState.REQUESTED.value
     capture.reason = validation.line(f"attempt {capture.attempts} of {MAX_CAPTURE_ATTEMPTS}: {why}", REASON_MAX)
@@ -85,7 +86,12 @@ def release(session: Session, capture: Capture, why: str, now: int) -> None:
 
 
 def lapse(session: Session, capture: Capture, now: int) -> None:
-    """The agent went silent: end its attempt, or the capture when only the files are missing."""
+    """The agent went silent: end its attempt, or the capture when only the files are missing; one of which only second
+    passes are missing is complete without them."""
+    if capture.state == CaptureState.WRITTEN and capture.passes > 1:
+        capture.passes, capture.passes_reason = 1, f"recorded once: the agent on {capture.lease_host} went silent"
+        if finish_upload(session, capture, now):
+            return
     if capture.state == CaptureState.WRITTEN:
         minutes = UPLOAD_NS // (60 * NS_PER_S)
         move(capture, CaptureState.FAILED, now, f"the trace files did not arrive within {minutes} min")
@@ -94,10 +100,13 @@ def lapse(session: Session, capture: Capture, now: int) -> None:
 
 
 def finish_upload(session: Session, capture: Capture, now: int) -> bool:
-    """Enter `uploaded` when every rank of the manifest has its trace; True when that happened just now."""
+    """Enter `uploaded` when every rank of the manifest has its trace, or both; True when that happened just now."""
     if capture.state not in (CaptureState.ARMED, CaptureState.RECORDING, CaptureState.WRITTEN) or not capture.expected:
         return False
-    stored = set(session.scalars(select(Trace.rank).where(Trace.capture_id == capture.id)))
+    traces = select(Trace.rank).where(Trace.capture_id == capture.id)
+    if capture.passes > 1:
+        traces = traces.join(SecondPass, SecondPass.trace_id == Trace.id)
+    stored = set(session.scalars(traces))
     if not {int(entry["rank"]) for entry in capture.expected} <= stored:
         return False
     move(capture, CaptureState.UPLOADED, now)

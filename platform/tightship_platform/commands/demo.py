@@ -19,7 +19,7 @@ from tightship_platform.settings import DEFAULT_PORT
     help="Folder of the demo's own database, traces and logs; emptied first.  [default: beside the data folder]",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=None, help=f"Dashboard port.  [default: {DEFAULT_PORT}]")
-@click.option("--seconds", type=click.IntRange(20, 3600), default=30, show_default=True, help="Training time per job.")
+@click.option("--seconds", type=click.IntRange(20, 3600), default=40, show_default=True, help="Training time per job.")
 @click.option("--exit", "leave", is_flag=True, help="Stop after the table instead of keeping the dashboard open.")
 @json_option(DemoResult, "Print JSON on stdout: what the commands of these names print.")
 def demo(home: Path | None, port: int | None, seconds: int, leave: bool, as_json: bool) -> None:

@@ -116,7 +116,7 @@ def captures(run: str | None, as_json: bool) -> None:
                 item.requested_by,
                 f"{len(item.ranks)}/{len(item.expected)}" if item.expected else len(item.ranks),
                 "–" if item.latency_s is None else f"{item.latency_s:.1f} s",
-                item.reason or "",
+                item.reason or item.passes_reason or "",
             )
             for item in items
         ],

@@ -309,7 +309,9 @@ def _unsettled(api: ApiClient, captures: list[str], progress: Progress, bars: li
             missing.append(f"analysis of {capture.workflow}")
         elif run.end_ns is None or counted_ns < run.end_ns:
             missing.append(f"account of {capture.workflow}")
-        elif api.get("/findings", {"run": run.run}) and capture.workflow not in opportunities:
+        elif capture.workflow not in opportunities and any(
+            finding.saving.value for finding in decode(list[Finding], api.get("/findings", {"run": run.run}))
+        ):
             missing.append(f"ranking of {capture.workflow}")
         else:
             stage = "done"

@@ -8,11 +8,14 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.runs import checked_limit, find_run
-from tightship_platform.results.capture import Capture, CapturedRank
+from tightship_platform.results.capture import Capture, CapturedRank, SecondPass
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import CaptureParams, ExpectedRank
 
-_WHOLE = (joinedload(models.Capture.run).joinedload(models.Run.workflow), selectinload(models.Capture.traces))
+_WHOLE = (
+    joinedload(models.Capture.run).joinedload(models.Run.workflow),
+    selectinload(models.Capture.traces).selectinload(models.Trace.second_pass),
+)
 
 
 def list_captures(
@@ -92,8 +95,20 @@ def trace_url(trace: models.Trace) -> str:
     return f"/api/v1/traces/{trace.id}/file"
 
 
+def stored_url(trace: models.Trace, recording: int) -> str:
+    """The key in the artifact store of a trace's first or second recording.
+
+    :raises NotFound: it was recorded once.
+    """
+    if recording == 1:
+        return trace.url
+    if recording != 2 or trace.second_pass is None:
+        hint = "`second_pass` in `tightship captures --json` says whether there is a second"
+        raise NotFound(f"recording of trace {trace.id}", str(recording), hint)
+    return trace.second_pass.url
+
+
 def _capture(capture: models.Capture) -> Capture:
-    uploaded_ns = capture.stages.get(CaptureState.UPLOADED.value)
     return Capture(
         capture=capture.key,
         run=capture.run.key,
@@ -107,8 +122,20 @@ def _capture(capture: models.Capture) -> Capture:
         expected=[ExpectedRank(rank=entry["rank"], pid=entry["pid"]) for entry in capture.expected],
         params=CaptureParams(**capture.params),
         ranks=[_rank(trace) for trace in sorted(capture.traces, key=lambda trace: trace.rank)],
-        latency_s=None if uploaded_ns is None else (uploaded_ns - capture.requested_ns) / 1e9,
+        latency_s=_latency_s(capture),
+        passes=capture.passes,
+        passes_reason=capture.passes_reason,
     )
+
+
+def _latency_s(capture: models.Capture) -> float | None:
+    """Up to the last rank's first trace; a second one may take as long as it likes."""
+    arrived_ns = {trace.rank: trace.created_ns for trace in capture.traces}
+    wanted = {entry["rank"] for entry in capture.expected}
+    complete_ns = capture.stages.get(CaptureState.UPLOADED.value)
+    if wanted and wanted <= arrived_ns.keys() and (capture.passes_reason or complete_ns is None):
+        complete_ns = max(arrived_ns[rank] for rank in wanted)
+    return None if complete_ns is None else (complete_ns - capture.requested_ns) / 1e9
 
 
 def _rank(trace: models.Trace) -> CapturedRank:
@@ -120,4 +147,13 @@ def _rank(trace: models.Trace) -> CapturedRank:
         url=None if trace.removed_ns is not None else trace_url(trace),
         trace=trace.id,
         error=trace.error,
+        second_pass=None if trace.second_pass is None else _second_pass(trace, trace.second_pass),
+    )
+
+
+def _second_pass(trace: models.Trace, second: models.SecondPass) -> SecondPass:
+    return SecondPass(
+        bytes=second.bytes,
+        sha256=second.sha256,
+        url=None if trace.removed_ns is not None else f"{trace_url(trace)}?pass=2",
     )

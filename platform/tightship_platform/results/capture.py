@@ -8,6 +8,18 @@ from tightship_platform.wire import CaptureParams, ExpectedRank
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecondPass:
+    """The second trace of a rank: recorded without stacks and shapes, so that steps take less long."""
+
+    bytes: int
+    """Size of the file as it is stored."""
+    sha256: str
+    """SHA-256 of the file."""
+    url: str | None
+    """Path of the file on the server; null: the file was removed because of its age."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CapturedRank:
     """The trace of one rank."""
 
@@ -25,6 +37,8 @@ class CapturedRank:
     """Id of the trace."""
     error: str | None
     """Why its analysis failed; null: it did not, or has not been tried."""
+    second_pass: SecondPass | None
+    """The rank's second trace; null: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,4 +70,8 @@ class Capture:
     ranks: list[CapturedRank]
     """Traces that have arrived, by rank."""
     latency_s: float | None
-    """Seconds from the request to the last trace; null: they have not all arrived."""
+    """Seconds from the request to the last rank's first trace; null: they have not all arrived."""
+    passes: int
+    """Traces of each rank that are to come: 2 where recording stretched the steps too much."""
+    passes_reason: str | None
+    """Why it was recorded twice, or once where twice was called for; null: once, and nothing to say."""

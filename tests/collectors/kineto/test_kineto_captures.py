@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import signal
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -235,3 +237,77 @@ def test_profile_waits_until_the_trace_is_analyzed(installation: Installation, l
     assert rank.keys() >= {"rank", "pid", "bytes", "sha256", "url"}
     assert 0 < capture["latency_s"] < 55
     assert installation.fetch(rank)
+
+
+DONE = ("uploaded", "analyzed")
+"""From here on a worker runs, and may be quick."""
+
+
+def step_ns(trace: dict[str, Any]) -> float:
+    """The median time from one optimizer step to the next."""
+    ends = sorted(event["ts"] for event in steps_in(trace))
+    return 1000 * statistics.median(after - before for before, after in itertools.pairwise(ends))
+
+
+@pytest.fixture(scope="module")
+def stretched(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchJob]:
+    """A job that takes several times as long while its stacks are recorded."""
+    made = start_torch_job(installation, tmp_path_factory.mktemp("slow"), workflow="stretched", how="stretched")
+    yield made
+    if made.process.poll() is None:
+        assert made.end() == 0
+
+
+def test_a_job_that_recording_stretches_is_recorded_twice(installation: Installation, stretched: TorchJob) -> None:
+    capture = outcome(installation, ask(installation, stretched.run, duration_ns=NS_PER_S))
+    assert (capture["reason"], capture["passes"]) == (None, 2), capture
+    assert capture["passes_reason"].startswith("recorded twice: recording made steps ")
+    (rank,) = capture["ranks"]
+    full, light = installation.trace(rank), installation.trace(rank["second_pass"])
+    assert any(e.get("cat") == "python_function" for e in full["traceEvents"])
+    assert not any(e.get("cat") == "python_function" for e in light["traceEvents"])
+    assert not any("Input Dims" in e.get("args", {}) for e in light["traceEvents"])
+    assert step_ns(light) < step_ns(full) / 1.5
+    assert window_ns(light)[0] > window_ns(full)[1]
+    assert 0 < capture["latency_s"] < (capture["stages"]["uploaded"] - capture["requested_ns"]) / NS_PER_S
+    wait_for(lambda: not list((installation.home / "spool" / "captures").iterdir()))
+    assert list((installation.run_dir(stretched.run) / "traces").iterdir()) == []
+    assert not any(installation.in_flight(stretched.run))
+    outcome(installation, capture["capture"], states=("analyzed",))
+    (judged,) = installation.get(f"/captures/{capture['capture']}/analysis")["ranks"]
+    assert judged["summary"]["warnings"][0].startswith("recorded twice: times are of the second recording")
+    assert judged["summary"]["step_ns"]["mean"] < step_ns(full)
+
+
+def test_one_pass_is_enough_where_nobody_wants_two_or_the_first_is_light(
+    installation: Installation, stretched: TorchJob
+) -> None:
+    for params in ({"passes": 1}, {"stacks": False, "shapes": False}):
+        capture = outcome(installation, ask(installation, stretched.run, duration_ns=NS_PER_S, **params))
+        assert (capture["state"] in DONE, capture["passes"], capture["passes_reason"]) == (True, 1, None)
+        assert capture["ranks"][0]["second_pass"] is None
+
+
+def test_an_agent_that_is_killed_between_two_passes(installation: Installation, stretched: TorchJob) -> None:
+    key = ask(installation, stretched.run, duration_ns=NS_PER_S)
+    written = outcome(installation, key, states=("written", *DONE))
+    assert written["passes"] == 2, written
+    installation.kill_agent()
+    installation.agent = installation.start_agent()
+    capture = outcome(installation, key)
+    assert (capture["state"] in DONE, capture["passes"]) == (True, 2), capture["passes_reason"]
+    assert installation.trace(capture["ranks"][0]["second_pass"])["trace_id"].startswith(f"{key}.second-")
+
+
+def test_a_run_that_ends_between_two_passes_gives_the_first(installation: Installation, stretched: TorchJob) -> None:
+    key = ask(installation, stretched.run, duration_ns=NS_PER_S)
+    written = outcome(installation, key, states=("written", *DONE))
+    assert written["passes"] == 2, written
+    assert stretched.end() == 0
+    capture = outcome(installation, key)
+    assert capture["state"] in DONE, capture["reason"]
+    (rank,) = capture["ranks"]
+    assert installation.trace(rank)["trace_id"].startswith(f"{key}-")
+    if capture["passes"] == 1:  # on a slow machine the second may have come nevertheless
+        assert capture["passes_reason"].startswith("recorded once: "), capture["passes_reason"]
+        assert rank["second_pass"] is None

@@ -72,7 +72,7 @@ def test_saving_again_replaces_and_removing_leaves_nothing(tmp_path: Path) -> No
     changed.enter(Phase.WRITTEN, 20)
     store.save(changed)
     assert store.load() == ([changed], [])
-    store.packed("c0ffee", 0).touch()
+    store.packed(manifest(), 0).touch()
     store.remove("c0ffee")
     assert list(store.root.iterdir()) == []
 

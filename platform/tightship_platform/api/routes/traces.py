@@ -17,7 +17,7 @@ from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TightshipError, TooLarge
-from tightship_platform.queries.captures import find_trace
+from tightship_platform.queries.captures import find_trace, stored_url
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.units import format_bytes
@@ -53,6 +53,7 @@ async def put_trace(
     database: Db,
     settings: Config,
     attempt: Annotated[int | None, Query(description="The lease under which the file was recorded")] = None,
+    recording: Annotated[int, Query(alias="pass", description="2: the trace of the second pass")] = 1,
 ) -> Answer:
     """Upload the trace of one rank; the body is the file.
 
@@ -66,20 +67,22 @@ async def put_trace(
             "accepted (TIGHTSHIP_UPLOAD_MAX_BYTES); record a shorter window"
         )
     # Before the first byte is read: a file that nobody wants is refused, not received.
-    artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt)
+    artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt, recording)
     store = await run_in_threadpool(_open_store, database, settings)
     stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
-    trace_id, due = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt)
+    trace_id, due = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt, recording)
     for _ in range(due):
         await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
     return Answer(TraceReceived(trace=trace_id))
 
 
 def _expected_key(
-    database: Database, key: str, rank: int, pid: int, host: str, sha256: str, attempt: int | None
+    database: Database, key: str, rank: int, pid: int, host: str, sha256: str, attempt: int | None, recording: int
 ) -> str:
     with database.session() as session:
-        capture = captures.check_trace(session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt)
+        capture = captures.check_trace(
+            session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt, recording=recording
+        )
         return trace_key(capture.run.key, capture.key, rank, sha256)
 
 
@@ -128,19 +131,27 @@ def _record(
     pid: int,
     host: str,
     attempt: int | None,
+    recording: int,
 ) -> tuple[int, int]:
     """The id of the trace, and how many traces of a capture that is now complete wait for their analysis."""
     with database.session() as session:
-        result = files.record(session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt)
+        result = files.record(
+            session, store, key, stored, rank=rank, pid=pid, host=host, attempt=attempt, recording=recording
+        )
         return result.trace.id, captures.count_waiting(session, key) if result.completed else 0
 
 
 @router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_class=TraceFile)
-def get_file(key: int, database: Db, settings: Config) -> TraceFile:
+def get_file(
+    key: int,
+    database: Db,
+    settings: Config,
+    recording: Annotated[int, Query(alias="pass", description="2: the trace of the second pass")] = 1,
+) -> TraceFile:
     """The trace file as it was uploaded (gzip of Kineto's JSON), for Perfetto or `tightship analyze`."""
     with database.session() as session:
         trace = find_trace(session, key)
-        url = trace.url
+        url = stored_url(trace, recording)
         if trace.removed_ns is not None:
             hint = f"removed {settings.keep_trace_days} days after it was recorded (TIGHTSHIP_KEEP_TRACE_DAYS)"
             raise NotFound("stored file", url, hint)
@@ -148,9 +159,10 @@ def get_file(key: int, database: Db, settings: Config) -> TraceFile:
     size = store.size(url)
     if size is None:
         raise NotFound("stored file", url, "it was deleted, or TIGHTSHIP_ARTIFACTS_URL points elsewhere")
+    which = "-second-pass" if recording > 1 else ""
     headers = {
         "content-length": str(size),
-        "content-disposition": f'attachment; filename="trace-{key}.json.gz"',
+        "content-disposition": f'attachment; filename="trace-{key}{which}.json.gz"',
         "x-content-type-options": "nosniff",
     }
     return TraceFile(store.chunks(url), headers=headers)

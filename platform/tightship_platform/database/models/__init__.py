@@ -7,6 +7,7 @@ from tightship_platform.database.models.captures import (
     CaptureAnalysis,
     CaptureSchedule,
     Installation,
+    SecondPass,
     StoredPart,
     Trace,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "RunAccount",
     "RunSample",
     "Sample",
+    "SecondPass",
     "StepStat",
     "StoredPart",
     "Token",

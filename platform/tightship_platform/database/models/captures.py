@@ -38,7 +38,7 @@ class Capture(Base):
     expires_ns: Mapped[ns]
     """When a request that nobody leased becomes `expired`."""
     params: Mapped[json_dict]
-    """duration_ns or iterations; stacks, shapes, memory, insist."""
+    """duration_ns or iterations; stacks, shapes, memory, insist, passes."""
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(Text)
     """Why it failed or expired, or what it waits for."""
@@ -46,6 +46,10 @@ class Capture(Base):
     """When each state was first entered: state → ns."""
     expected: Mapped[json_list]
     """The manifest: one entry per expected rank: rank, pid, host."""
+    passes: Mapped[int] = mapped_column(Integer, server_default="1")
+    """Traces of each rank that make the capture complete."""
+    passes_reason: Mapped[str | None] = mapped_column(Text)
+    """Why there are two, or why there is one though two were wanted."""
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     lease_host: Mapped[str | None] = mapped_column(String(200))
     lease_expires_ns: Mapped[int | None] = mapped_column(BigInteger)
@@ -87,6 +91,20 @@ class Trace(Base):
 
     run: Mapped[Run] = relationship()
     capture: Mapped[Capture | None] = relationship(back_populates="traces")
+    second_pass: Mapped[SecondPass | None] = relationship(passive_deletes=True)
+
+
+class SecondPass(Base):
+    """The second trace of a rank, recorded without stacks and shapes; kept and given up together with the first."""
+
+    __tablename__ = "second_pass"
+
+    trace_id: Mapped[int] = mapped_column(ForeignKey("trace.id", ondelete="CASCADE"), primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    """Path within the artifact store."""
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    created_ns: Mapped[ns]
 
 
 class StoredPart(Base):

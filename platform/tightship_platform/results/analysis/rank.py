@@ -25,6 +25,8 @@ from tightship_platform.results.analysis.figures import (
     Temporal,
 )
 from tightship_platform.results.evidence import Gap
+from tightship_platform.units import format_ns
+from tightship_platform.wire import STRETCHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,3 +204,14 @@ class RankAnalysis:
     """What was derived and what it cost, the greatest first."""
     gaps: list[Gap]
     """The longest stretches in which the device idled."""
+
+
+def is_stretched(traced_ns: int, untraced_ns: int | None) -> bool:
+    """Whether recording made the steps too long to say what anything saves, see `wire.STRETCHED`."""
+    return untraced_ns is not None and traced_ns > STRETCHED * untraced_ns
+
+
+def stretch_words(traced_ns: int, untraced_ns: int) -> str:
+    """By how much recording made the steps longer."""
+    ratio, steps = traced_ns / untraced_ns, f"{format_ns(traced_ns)}; {format_ns(untraced_ns)} without"
+    return f"Recording made a step {ratio:.1f} times as long ({steps})"
