@@ -338,7 +338,7 @@ def test_recording_that_slows_the_job_widens_the_saving(database: Database, arti
             session,
             batch(
                 steps=[
-                    StepRecord(run="a1", rank=0, time_ns=t, width_ns=S, steps=200, last_step_ns=t + S // 2)
+                    StepRecord(run="a1", rank=0, time_ns=t, width_ns=S, steps=80, last_step_ns=t + S // 2)
                     for t in range(T0 + S, END - MIN, S)
                 ]
             ),
@@ -351,8 +351,8 @@ def test_recording_that_slows_the_job_widens_the_saving(database: Database, arti
     with database.session() as session:
         [found] = findings.list_findings(session)
         summary = session.scalars(select(Trace.summary)).one()
-    assert summary["untraced_step_ns"] == S // 200
-    assert found.saving.low == 0 < found.saving.value <= found.saving.high <= S // 200
+    assert summary["untraced_step_ns"] == S // 80
+    assert found.saving.low == 0 < found.saving.value <= found.saving.high <= S // 80
     assert any("Recording made a step" in getattr(entry, "text", "") for entry in found.evidence)
 
 

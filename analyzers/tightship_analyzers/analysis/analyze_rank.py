@@ -9,6 +9,7 @@ from tightship_analyzers.analysis.judge import judge_facts
 from tightship_analyzers.analysis.picked_steps import pick_step
 from tightship_analyzers.analysis.rank_figures import rank_figures
 from tightship_analyzers.analysis.rank_part import RankPart
+from tightship_analyzers.analysis.second_pass import join_passes
 from tightship_analyzers.analysis.sources import open_source
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.activity.device_busy import DeviceBusy
@@ -42,12 +43,19 @@ class OtherRank(TightshipError):
 
 
 def analyze_rank(
-    source: str, wanted: Wanted, progress: Progress | None = None, processes: int = 1, *, label: str | None = None
+    source: str,
+    wanted: Wanted,
+    progress: Progress | None = None,
+    processes: int = 1,
+    *,
+    label: str | None = None,
+    second_pass: str | None = None,
 ) -> RankPart:
     """Read and judge one file.
 
     :param processes: that may read it, see `trace.open`.
     :param label: how findings call the file, if not by `source`.
+    :param second_pass: a recording of the same rank without stacks and shapes, which gives the times.
     :raises OtherRank: it is not of the rank that is wanted.
     :raises TightshipError: it cannot be read, holds no events, or has not the step that is wanted.
     """
@@ -56,10 +64,31 @@ def analyze_rank(
         raise OtherRank(source, trace.rank)
     if not trace.events:
         raise TightshipError(f"{shown(source, 200)} holds no event with a duration; record the job while it trains")
+    if second_pass is not None:
+        trace, wanted = _with_second(trace, second_pass, wanted)
     facts = Facts(trace)
     if wanted.step is not None:
         pick_step(facts, wanted.step)
     return _part(facts, wanted, label or source)
+
+
+def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted]:
+    """Both recordings as one trace; the first alone, and what makes it less, where they cannot be joined."""
+    joined: Trace | NotApplicable
+    try:
+        second = open_source(path)
+        joined = join_passes(first, second)
+    except TightshipError as error:
+        joined = NotApplicable(str(error))
+    else:
+        steps = Facts(second).find(Steps)
+        if steps is not None and wanted.untraced_step_ns is None:
+            wanted = replace(wanted, untraced_step_ns=steps.mean_ns)  # at most: it was recorded, too
+    if isinstance(joined, NotApplicable):
+        remark = f"judged by the first of two recordings, whose times recording has stretched: {joined.reason}"
+        return replace(first, warnings=[remark, *first.warnings]), wanted
+    remark = "recorded twice: times are of the second recording, places and shapes of the first"
+    return replace(joined, warnings=[remark, *joined.warnings]), wanted
 
 
 def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
@@ -99,7 +128,7 @@ def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
 def public_finding(finding: Finding, trace: str, rank: int, *, assume_proven: bool = False) -> TraceFinding:
     """The public record of a finding, without the intervals that only the judging needs. What no real cases have proven
     is a bound: see [Note: standing] in rules/track_record.py."""
-    saving, record = finding.saving, record_of(finding.rule)
+    saving, record = finding.saving if finding.saving.high else None, record_of(finding.rule)
     standing = Standing.PROVEN if assume_proven else record.standing
     is_proven = standing is Standing.PROVEN
     return TraceFinding(
@@ -111,12 +140,12 @@ def public_finding(finding: Finding, trace: str, rank: int, *, assume_proven: bo
         where=finding.place,
         fix=finding.fix,
         saving=FindingSaving(
-            value=saving.value,
+            value=saving.value if saving else None,
             unit=finding.unit.value,
-            low=saving.low,
-            high=saving.high,
-            method=(saving.method if is_proven else Method.BOUND).value,
-            share_frac=finding.share_frac,
+            low=saving.low if saving else None,
+            high=saving.high if saving else None,
+            method=(saving.method if is_proven else Method.BOUND).value if saving else None,
+            share_frac=finding.share_frac if saving else None,
         ),
         standing=standing.value,
         evidence=[*finding.evidence, *(() if is_proven else (fact(record.words),))],

@@ -49,6 +49,7 @@ def judge_facts(
     if findings:
         findings = _above_noise(facts, findings)
     steps = facts.find(Steps)
+    findings.sort(key=lambda finding: -finding.saving.value)  # of those that name no saving, the order stays
     if steps is not None:
         findings = [correct_for_overhead(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)

@@ -42,8 +42,9 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
     """Sum up one trace: what was judged, where its time went, and what the findings claim of it."""
     trace, recording = facts.trace, facts[Recording]
     window, split, steps, busy = facts.find(Window), facts.find(StepSplit), facts.find(Steps), facts.find(DeviceBusy)
-    claims = merge_claims(findings, window, untraced_ns, partial(simulated_together, facts)) if window else []
-    joint = simulated_together(facts, findings) if len(claims) > 1 else None
+    priced = [finding for finding in findings if finding.saving.high]
+    claims = merge_claims(priced, window, untraced_ns, partial(simulated_together, facts)) if window else []
+    joint = simulated_together(facts, priced) if len(claims) > 1 else None
     unrecorded = facts.find(Unrecorded)
     if recording.unfit is not None:
         split = unrecorded = None

@@ -4,6 +4,9 @@
 The difference D = T − U was added by the recording, and nobody knows where in the step. So a saving V of the recorded
 step lies between max(0, V − D), if all of D sits in the time that the finding claims, and min(V, U), if none does; of U
 only what the fix can give back of any step (`Finding.most_frac`). The value keeps its share of the step: V × U / T.
+
+Where T is more than STRETCHED times U, nothing is said of the saving: what recording added sits where there are most
+calls, and a share of the recorded step is mostly a share of that. The finding stays, with its place.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import replace
 
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Saving
+from tightship_platform.results.analysis.rank import is_stretched, stretch_words
 from tightship_platform.units import format_frac, format_ns
 
 
@@ -19,6 +23,10 @@ def correct_for_overhead(finding: Finding, traced_ns: int, untraced_ns: int | No
     """The finding with its saving in terms of unrecorded steps; unchanged where recording did not slow the job."""
     if not untraced_ns or untraced_ns >= traced_ns:
         return finding
+    if is_stretched(traced_ns, untraced_ns):
+        why = f"{stretch_words(traced_ns, untraced_ns)}: what this costs without recording is not known"
+        evidence = [*finding.evidence, fact(why, traced_ns / untraced_ns, "ratio")]
+        return replace(finding, saving=Saving(value=0, low=0, high=0), share_frac=0.0, without=None, evidence=evidence)
     saving, added_ns = finding.saving, traced_ns - untraced_ns
     value = saving.value * untraced_ns // traced_ns
     low = min(value, max(0, saving.low - added_ns))

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from tightship_platform.captures import Work
 from tightship_platform.captures.artifact_store import ArtifactStore
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, CaptureAnalysis, Run, StoredPart, Trace
-from tightship_platform.errors import Conflict, TightshipError
+from tightship_platform.errors import Conflict, NotFound, TightshipError
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.packed import Unpackable, pack
 from tightship_platform.tasks.app import SOFT_LIMIT_S
@@ -114,11 +114,18 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
             select(Trace).join(Capture).where(Capture.key == work.capture, Trace.rank == work.rank)
         ).one()
         untraced_ns = untraced_step_ns(session, trace)
+        second = trace.second_pass
     outcome: RankPart | str
     body = b""
     try:
-        with _local_copy(artifacts, trace) as path:
-            outcome = _outcome(work, trace, path, untraced_ns)
+        with tempfile.TemporaryDirectory(prefix="tightship-") as folder:
+            path = _local_copy(artifacts, trace.url, Path(folder) / f"rank-{trace.rank}.json.gz")
+            light: Path | None = None
+            if second is not None:
+                light = path.with_name("second-pass.json.gz")
+                with suppress(NotFound):  # the first one is judged then, and says so
+                    _local_copy(artifacts, second.url, light)
+            outcome = _outcome(work, trace, path, light, untraced_ns)
         if isinstance(outcome, RankPart):
             body = pack_part(outcome)
     except TightshipError as error:
@@ -141,21 +148,18 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
         log.warning("Capture %s: %s", work.capture, reason)
 
 
-@contextmanager
-def _local_copy(artifacts: ArtifactStore, trace: Trace) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tightship-") as folder:
-        path = Path(folder) / f"rank-{trace.rank}.json.gz"
-        with artifacts.open(trace.url) as stored, path.open("wb") as local:
-            shutil.copyfileobj(stored, local)
-        yield path
+def _local_copy(artifacts: ArtifactStore, url: str, path: Path) -> Path:
+    with artifacts.open(url) as stored, path.open("wb") as local:
+        shutil.copyfileobj(stored, local)
+    return path
 
 
-def _outcome(work: Work, trace: Trace, path: Path, untraced_ns: int | None) -> RankPart | str:
+def _outcome(work: Work, trace: Trace, path: Path, light: Path | None, untraced_ns: int | None) -> RankPart | str:
     """The rank's part, or the line that says why its file cannot be analyzed."""
     label = f"rank {trace.rank}"
     wanted = Wanted(untraced_step_ns=untraced_ns, gaps=GAPS)
     try:
-        part = analyze_rank(str(path), wanted, label=label)
+        part = analyze_rank(str(path), wanted, label=label, second_pass=str(light) if light else None)
     except TightshipError as error:
         reason = str(error).replace(f"race {path}", f"race of {label}").replace(str(path), f"the trace of {label}")
         return shown(reason, MAX_REASON)

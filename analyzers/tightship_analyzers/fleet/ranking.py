@@ -22,6 +22,7 @@ from tightship_analyzers.fleet.opportunities import (
     surest_first,
 )
 from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
+from tightship_platform.results.analysis.rank import is_stretched
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import OpportunityState
 
@@ -107,6 +108,8 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
     captures: dict[int, dict[int, list[list[Claim]]]] = {run_id: {} for run_id in ids}
     traces = select(Trace).where(Trace.run_id.in_(ids), Trace.analyzed_ns.is_not(None), Trace.error.is_(None))
     for trace in session.scalars(traces.order_by(Trace.id)):
+        if _is_stretched(trace):
+            continue
         if trace.summary.get("steps") or (
             trace.summary.get("saving_unit") and represents_run(trace.summary, phases(trace.run_id))
         ):
@@ -140,6 +143,11 @@ def _claims(summary: Mapping[str, Any]) -> list[Claim]:
         )
         for claim in summary.get("claims", [])
     ]
+
+
+def _is_stretched(trace: Trace) -> bool:
+    """It names no saving, which does not mean that there is none."""
+    return is_stretched((trace.summary.get("step_ns") or {}).get("mean", 0), trace.summary.get("untraced_step_ns"))
 
 
 def _text(finding: Finding) -> FindingText:

@@ -9,7 +9,13 @@ from tightship_analyzers.facts.activity.cause import Cause
 from tightship_analyzers.report.palette import bucket_label, cause_label
 from tightship_platform.results.analysis.figures import MOST_PLACES, CausedTime, FusionCandidate, RooflineFamily
 from tightship_platform.results.analysis.finding import TraceFinding
-from tightship_platform.results.analysis.rank import RankAnalysis, TraceSummary, device_label
+from tightship_platform.results.analysis.rank import (
+    RankAnalysis,
+    TraceSummary,
+    device_label,
+    is_stretched,
+    stretch_words,
+)
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.evidence import Gap
 from tightship_platform.units import format_frac, format_ns, plural
@@ -207,6 +213,8 @@ def _long(one: RankAnalysis, causes: Sequence[CausedTime] | None) -> str | None:
 def saving_words(finding: TraceFinding) -> str:
     """What a finding saves: its value between low and high; `up to` where it may be nothing and is at most that."""
     saving, unit = finding.saving, SavingUnit(finding.saving.unit)
+    if saving.value is None or saving.high is None:
+        return "not known"
     per, whole = (" a step", "it") if unit == SavingUnit.STEP else ("", f"the {unit.whole}")
     share = f"{format_frac(saving.share_frac)} of {whole}"
     if saving.method == Method.BOUND:
@@ -238,7 +246,7 @@ def whole_of(one: RankAnalysis) -> str:
 
 def together_words(result: RunAnalysis) -> str | None:
     """What all findings give back together, on the rank where that is most; None for a single one."""
-    if len(result.findings) < 2:
+    if sum(finding.saving.value is not None for finding in result.findings) < 2:
         return None
     worst = max(result.ranks, key=lambda one: float(one.summary.joint_saving_frac))
     share = format_frac(worst.summary.joint_saving_frac)
@@ -266,7 +274,10 @@ def steps_words(result: RunAnalysis) -> str:
     """Which steps savings refer to."""
     if not any(one.summary.steps for one in result.ranks):
         return "Savings are of the whole recording, which marks no steps; profiling makes programs slower."
-    untraced_ns = least_productive(result).summary.untraced_step_ns
+    one = least_productive(result).summary
+    untraced_ns = one.untraced_step_ns
+    if untraced_ns and one.step_ns and is_stretched(one.step_ns.mean, untraced_ns):
+        return f"{stretch_words(one.step_ns.mean, untraced_ns)}, so no saving is named; shares are of recorded steps."
     if untraced_ns is None:
         return "Savings are per step as recorded: profiling makes steps longer, most of all with stacks."
     return f"Savings are per step without profiling ({format_ns(untraced_ns)}); other figures are as recorded."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.fleet.untraced_steps import Counted, median_step
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import SavingUnit
+from tightship_platform.wire import STRETCHED
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 BOUNDS = np.array([0, 1000, 2000], dtype=np.int64)
@@ -103,7 +105,7 @@ class TestProfilingOverhead:
         one = finding("a", (0, 1200))
         assert correct_for_overhead(one, traced_ns=1000, untraced_ns=untraced) is one
 
-    @given(st.integers(1, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 1000))
+    @given(st.integers(1, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(667, 1000))
     def test_never_more_than_the_real_step(self, value: int, low: int, more: int, untraced: int) -> None:
         saving = Saving(value=value, low=min(low, value), high=min(1000, value + more))
         reported = correct_for_overhead(
@@ -114,12 +116,29 @@ class TestProfilingOverhead:
     def test_claims_are_in_unrecorded_steps_too(self) -> None:
         trace = traces.open(RECORDED / "starved.json.gz")
         plain = judge_trace(trace)
-        half = plain.summary.step_ns.mean // 2
-        reported = judge_trace(trace, untraced_step_ns=half)
+        most = plain.summary.step_ns.mean * 4 // 5
+        reported = judge_trace(trace, untraced_step_ns=most)
         [before], [after] = plain.summary.claims, reported.summary.claims
         assert after.share_frac == before.share_frac
-        assert after.saving_ns == reported.findings[0].saving.value == pytest.approx(before.saving_ns / 2, abs=2)
+        assert after.saving_ns == reported.findings[0].saving.value == pytest.approx(before.saving_ns * 4 / 5, abs=2)
         assert after.high_frac <= 1
+
+    def test_a_step_that_recording_made_much_longer_names_no_saving(self) -> None:
+        one = finding("a", (0, 600))
+        untraced = math.ceil(1000 / STRETCHED)
+        assert correct_for_overhead(one, traced_ns=1000, untraced_ns=untraced).saving.value > 0
+        bare = correct_for_overhead(one, traced_ns=1000, untraced_ns=untraced - 1)
+        assert (bare.saving, bare.share_frac) == (Saving(value=0, low=0, high=0), 0.0)
+        assert (bare.place, bare.claims) == (one.place, one.claims), "it stays, and what it covers"
+        assert "times as long" in bare.evidence[-1].text
+
+    def test_a_trace_that_recording_stretched_says_so_and_names_no_seconds(self) -> None:
+        trace = traces.open(RECORDED / "starved.json.gz")
+        plain = judge_trace(trace)
+        reported = judge_trace(trace, untraced_step_ns=plain.summary.step_ns.mean // 3)
+        assert [one.rule for one in reported.findings] == [one.rule for one in plain.findings]
+        assert (reported.summary.claims, reported.summary.joint_saving_frac) == ([], 0)
+        assert reported.summary.unclaimed_ns == plain.summary.unclaimed_ns
 
 
 def counted(*spans: tuple[int, int], first: int | None = None) -> list[Counted]:

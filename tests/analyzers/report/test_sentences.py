@@ -177,11 +177,24 @@ def test_savings_are_given_in_the_steps_that_were_given() -> None:
         return CliRunner().invoke(analyze, [str(RECORDED / "starved.json.gz"), *options]).output
 
     assert "Savings are per step as recorded" in words_of()
-    given = words_of("--untraced-step", "10ms")
+    given = words_of("--untraced-step", "12ms")
     assert (
-        "Savings are per step without profiling (10.0 ms)" in given and "Savings are per step as recorded" not in given
+        "Savings are per step without profiling (12.0 ms)" in given and "Savings are per step as recorded" not in given
     )
-    assert "10.0 ms without it" in given
+    assert "12.0 ms without it" in given
+
+
+def test_a_recording_that_made_steps_much_longer_names_no_saving() -> None:
+    path = str(RECORDED / "starved.json.gz")
+    printed = CliRunner().invoke(analyze, [path, "--untraced-step", "5ms"]).output
+    assert "Recording made a step 3.2 times as long (15.9 ms; 5.00 ms without), so no saving is named" in printed
+    assert "saves  not known" in printed
+    assert "Savings are per step" not in printed
+    answer = CliRunner().invoke(analyze, [path, "--untraced-step", "5ms", "--json"])
+    [finding] = json.loads(answer.output)["findings"]
+    assert {name: value for name, value in finding["saving"].items() if name != "unit"} == dict.fromkeys(
+        ("value", "low", "high", "method", "share_frac")
+    )
 
 
 def test_ranks_on_different_devices_are_warned_of(tmp_path: Path) -> None:

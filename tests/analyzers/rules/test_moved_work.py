@@ -139,7 +139,7 @@ def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> Non
 def test_the_limit_holds_for_steps_without_recording_too(name: str, most_frac: float) -> None:
     trace = traces.open(RECORDED / f"{name}.json.gz")
     recorded_ns = judge_trace(trace).summary.step_ns.mean
-    for untraced_ns in (recorded_ns * 9 // 10, recorded_ns // 2, recorded_ns // 10):
+    for untraced_ns in (recorded_ns * 9 // 10, recorded_ns * 7 // 10):
         [finding] = judge_trace(trace, untraced_step_ns=untraced_ns).findings
         assert 0 == finding.saving.low < finding.saving.value <= finding.saving.high
         assert finding.saving.high <= most_frac * untraced_ns + 1

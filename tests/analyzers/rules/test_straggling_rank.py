@@ -136,6 +136,6 @@ def test_analyze_names_it_for_a_folder_of_ranks(tmp_path: Path) -> None:
     assert late is not None and len(late) == result.across_ranks.steps
     assert late == pytest.approx([LATE_NS] * len(late), rel=0.01)
     step_ns = result.ranks[2].summary.step_ns.mean
-    untraced = analyze_paths([str(tmp_path)], wanted=Wanted(untraced_step_ns=step_ns // 2))
+    untraced = analyze_paths([str(tmp_path)], wanted=Wanted(untraced_step_ns=step_ns * 4 // 5))
     [reported] = [finding for finding in untraced.findings if finding.rule == "straggling-rank"]
-    assert reported.saving.value == pytest.approx(LATE_NS / 2, rel=0.01), "in steps that nobody recorded"
+    assert reported.saving.value == pytest.approx(LATE_NS * 4 / 5, rel=0.01), "in steps that nobody recorded"
