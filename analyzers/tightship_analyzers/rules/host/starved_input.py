@@ -18,8 +18,8 @@ loader = DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=Tr
 ```
 If that is not enough: decode once and cache the result, use a faster decoder, or move augmentation to the device.
 
-The saving reaches from what one worker would hide (at most as much as the step takes without the loader), less what it
-takes to receive batches, to all of the wait, where the workers suggested can make the batches in time. Of an accelerator
+The saving reaches from what one worker would hide (at most as much as the step takes without the loader), less what
+receiving batches takes, to all of the wait, where the workers suggested can make the batches in time. Of an accelerator
 it reaches to all of the loading that its idle time leaves room for: a host that need not load launches the rest of the
 step earlier. With workers already the high end is half of the step, for twice as many make at most twice as many
 batches; and the low end is 0: whether they do depends on cores and disks.
