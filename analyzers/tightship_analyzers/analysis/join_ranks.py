@@ -14,6 +14,7 @@ from tightship_analyzers.findings.model import RankRule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
+from tightship_analyzers.rules.track_record import led_by_proven
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -45,7 +46,8 @@ def join_ranks(
         of_ranks, unfit = _compared(parts, skew, rank_rules, wanted)
     else:
         unfit = dict.fromkeys((rule.id for rule in rank_rules), skew)
-    findings = sorted([*merge_findings(parts), *of_ranks], key=surest_first)
+    findings = sorted([*merge_findings(parts), *of_ranks], key=lambda finding: -midpoint_frac(finding))
+    findings = led_by_proven(findings, lambda finding: Standing(finding.standing))
     return RunAnalysis(
         ranks=[one.analysis for one in parts],
         findings=findings,
@@ -104,17 +106,12 @@ def merge_findings(parts: Sequence[RankPart]) -> list[TraceFinding]:
             if _loses(finding) > _loses(known.worst):
                 known.worst = finding
     merged = [_with_ranks(known, len(parts)) for known in shared.values()]
-    return sorted(merged, key=surest_first)
+    return sorted(merged, key=lambda finding: -midpoint_frac(finding))
 
 
 def _loses(finding: TraceFinding) -> tuple[float, int]:
     """By what ranks are compared; a share is comparable though one rank's trace holds steps and another's none."""
     return finding.saving.share_frac or 0.0, finding.saving.value or 0
-
-
-def surest_first(finding: TraceFinding) -> tuple[int, float]:
-    """The order of findings: by the standing of the rule, then the largest middle between low and high."""
-    return list(Standing).index(Standing(finding.standing)), -midpoint_frac(finding)
 
 
 def midpoint_frac(finding: TraceFinding) -> float:

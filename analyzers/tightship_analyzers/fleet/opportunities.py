@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from tightship_analyzers.rules.catalogue import RUN_RULES
-from tightship_analyzers.rules.track_record import standing_of
+from tightship_analyzers.rules.track_record import led_by_proven, standing_of
 from tightship_platform.vocabulary import Method, Standing
 
 _OF_SAMPLES = frozenset(rule.id for rule in RUN_RULES)
@@ -91,11 +91,9 @@ def middle_ns(low_ns: int | None, high_ns: int | None) -> int:
     return ((low_ns or 0) + (high_ns or 0)) // 2
 
 
-def surest_first(rules: Iterable[str], low_ns: int | None, high_ns: int | None) -> tuple[int, int]:
-    """The order of opportunities: by the standing of their rules, then the largest middle between low and high. Rules
-    on samples measure, and stand for themselves."""
-    of_traces = [rule for rule in rules if rule not in _OF_SAMPLES]
-    return list(Standing).index(standing_of(of_traces)), -middle_ns(low_ns, high_ns)
+def standing_of_opportunity(rules: Iterable[str]) -> Standing:
+    """The standing of the least sure rule behind it. Rules on samples measure, and stand for themselves."""
+    return standing_of(rule for rule in rules if rule not in _OF_SAMPLES)
 
 
 @dataclass
@@ -106,7 +104,7 @@ class _Share:
 
 
 def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
-    """The opportunities of one workflow, the largest middle of low and high first, those without a saving last.
+    """The opportunities of one workflow: a proven one leads; then by the middle of low and high.
 
     The share (of the step, of the recording) is the mean over the traced runs, weighted by their stepping time, and is
     applied to the stepping time of all recent runs. The low end counts only the runs that were traced.
@@ -131,7 +129,8 @@ def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
             method = _worst_method(traced, frozenset(rules))
             ranked.append(_ranked(runs, rules, (value_ns, low_ns, high_ns), method, all_ns))
     ranked.extend(_from_samples(runs))
-    return sorted(ranked, key=lambda one: (*surest_first(one.rules, one.low_ns, one.high_ns), one.key))
+    ranked.sort(key=lambda one: (-middle_ns(one.low_ns, one.high_ns), one.key))
+    return led_by_proven(ranked, lambda one: standing_of_opportunity(one.rules))
 
 
 def _groups(claims: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

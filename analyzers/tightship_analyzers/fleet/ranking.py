@@ -18,9 +18,11 @@ from tightship_analyzers.fleet.opportunities import (
     Ranked,
     RunEvidence,
     SampleSaving,
+    middle_ns,
     rank_workflow,
-    surest_first,
+    standing_of_opportunity,
 )
+from tightship_analyzers.rules.track_record import led_by_proven
 from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.results.analysis.rank import is_stretched
 from tightship_platform.units import NS_PER_S, now_ns
@@ -60,10 +62,9 @@ def rank_all(session: Session, *, now: int | None = None) -> int:
 
 
 def _number(rows: Iterable[Opportunity]) -> None:
-    ordered = sorted(
-        rows,
-        key=lambda row: (row.state != OpportunityState.OPEN, *surest_first(row.rules, row.low, row.high), row.key),
-    )
+    by_saving = sorted(rows, key=lambda row: (-middle_ns(row.low, row.high), row.key))
+    ordered = led_by_proven(by_saving, lambda row: standing_of_opportunity(row.rules))
+    ordered.sort(key=lambda row: row.state != OpportunityState.OPEN)
     for position, row in enumerate(ordered, start=1):
         if row.position != position:
             row.position = position

@@ -46,11 +46,8 @@ HOST_CLAUSE = {
 """The same for `host` where something else than launching work takes the most of it."""
 
 
-STANDING_WORDS = {
-    Standing.UNPROVEN: "Unproven: fewer than three real cases show yet what these bring",
-    Standing.EXPERIMENTAL: "Experimental: these were wrong in more than one of ten real cases",
-}
-"""What stands above findings of rules that are not proven."""
+APART = "Experimental: what these rules say was wrong in more than one of ten real cases"
+"""Stands above findings of such rules, which come last."""
 
 NO_CAUSE = (Cause.UNEXPLAINED.word, Cause.UNRECORDED.word, Cause.WINDOW_EDGE.word, Cause.PROFILING.word)
 """What is unexplained, and why."""
@@ -230,13 +227,11 @@ def saving_words(finding: TraceFinding) -> str:
     return f"{format_ns(saving.value)}{per} ({between}{saving.method}), {share}"
 
 
-def standing_words(result: RunAnalysis, number: int) -> str | None:
-    """What stands above the finding of that number (from 0) where the first of a lesser standing follows; findings are
-    in the order of their rules' standing."""
-    standing = result.findings[number].standing
-    if number and standing == result.findings[number - 1].standing:
-        return None
-    return STANDING_WORDS.get(Standing(standing))
+def apart_words(result: RunAnalysis, number: int) -> str | None:
+    """What stands above the finding of that number (from 0) where it is the first experimental one."""
+    standings = [finding.standing for finding in result.findings[: number + 1]]
+    first = standings[-1] == Standing.EXPERIMENTAL and standings.count(Standing.EXPERIMENTAL) == 1
+    return APART if first else None
 
 
 def whole_of(one: RankAnalysis) -> str:

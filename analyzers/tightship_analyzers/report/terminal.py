@@ -14,7 +14,7 @@ from rich.text import Text
 from tightship_analyzers.findings.model import Rule
 from tightship_analyzers.report.model import RankTime, Report, finding_rows, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
-from tightship_analyzers.report.sentences import is_clean, ranks_on, standing_words
+from tightship_analyzers.report.sentences import apart_words, is_clean, ranks_on
 from tightship_analyzers.report.terminal_parts import print_facts, print_notes, print_section
 from tightship_analyzers.rules.pages import page_text
 from tightship_platform.results.analysis.finding import TraceFinding
@@ -89,7 +89,7 @@ def _print_findings(console: Console, result: RunAnalysis, report: Report) -> No
     else:
         console.print(Text(report.advice, style="bold green" if is_clean(result) else "bold yellow"))
     for number, finding in enumerate(result.findings, start=1):
-        above = standing_words(result, number - 1)
+        above = apart_words(result, number - 1)
         if above is not None:
             console.print(Text(above, style="bold yellow"))
         _print_finding(console, number, result, finding)

@@ -11,13 +11,16 @@ or a trace, however many findings it has; it is wrong where one of them is.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import Standing
+
+Shown = TypeVar("Shown")
 
 LEAST_CASES = 3
 LEAST_PRECISION = 0.9
@@ -66,6 +69,13 @@ def standing_of(rules: Iterable[str]) -> Standing:
     """The least sure of several rules."""
     order = list(Standing)
     return max((record_of(rule).standing for rule in rules), key=order.index, default=Standing.PROVEN)
+
+
+def led_by_proven(ordered: Iterable[Shown], standing: Callable[[Shown], Standing]) -> list[Shown]:
+    """The same order, but what is proven leads, and what is experimental comes last."""
+    listed = sorted(ordered, key=lambda one: standing(one) is Standing.EXPERIMENTAL)
+    lead = next((row for row, one in enumerate(listed) if standing(one) is Standing.PROVEN), 0)
+    return [*listed[lead : lead + 1], *listed[:lead], *listed[lead + 1 :]]
 
 
 def write_outcomes(kind: str, outcomes: Mapping[str, Mapping[str, bool]]) -> None:

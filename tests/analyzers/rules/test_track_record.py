@@ -14,9 +14,17 @@ from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.fleet import opportunities
 from tightship_analyzers.report.html.page import page
+from tightship_analyzers.report.sentences import APART
 from tightship_analyzers.rules import track_record
 from tightship_analyzers.rules.catalogue import RULES
-from tightship_analyzers.rules.track_record import TrackRecord, record_of, standing_of, track_records, write_outcomes
+from tightship_analyzers.rules.track_record import (
+    TrackRecord,
+    led_by_proven,
+    record_of,
+    standing_of,
+    track_records,
+    write_outcomes,
+)
 from tightship_platform.vocabulary import Standing
 
 ROOT = Path(__file__).parents[3]
@@ -71,11 +79,15 @@ def test_several_rules_are_as_sure_as_the_least_sure() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_an_opportunity_of_proven_rules_comes_first_however_large_the_others() -> None:
-    write_outcomes("pair", {"a": dict.fromkeys("xyz", True)})
-    known = [(("new",), 90, 100), (("a",), 1, 2), (("device-held-idle",), 5, 5)]
-    ordered = sorted(known, key=lambda one: opportunities.surest_first(*one))
-    assert [rules for rules, *_ in ordered] == [("device-held-idle",), ("a",), ("new",)], "samples are no predictions"
+def test_a_proven_rule_leads_and_experimental_ones_come_last() -> None:
+    write_outcomes("pair", {"a": dict.fromkeys("xyz", True), "bad": {"x": True, "y": False, "z": True}})
+
+    def led(*rules: str) -> list[str]:
+        return led_by_proven(rules, lambda rule: opportunities.standing_of_opportunity([rule]))
+
+    assert led("bad", "new", "newer", "a") == ["a", "new", "newer", "bad"]
+    assert led("new", "bad", "device-held-idle", "a") == ["device-held-idle", "new", "a", "bad"], "samples measure"
+    assert led("new", "bad") == ["new", "bad"] and led() == []
 
 
 @pytest.mark.usefixtures("empty")
@@ -85,14 +97,17 @@ def test_what_no_real_case_has_proven_is_a_bound_and_stands_apart(tmp_path: Path
     [found] = [one for one in analyze_paths([str(path)]).findings if one.rule == "launch-bound"]
     assert (found.standing, found.saving.method) == ("unproven", "bound")
     printed = CliRunner().invoke(analyze, [str(path)], env={"COLUMNS": "200"}).output
-    assert "\nUnproven: fewer than three real cases" in printed
     assert "Unproven: no real case shows yet what it brings" in printed
-    assert "Unproven: fewer than three real cases" in page(analyze_paths([str(path)]))
+    assert APART not in printed
 
     write_outcomes("pair", {"launch-bound": dict.fromkeys("xyz", True)})
     [found] = [one for one in analyze_paths([str(path)]).findings if one.rule == "launch-bound"]
     assert (found.standing, found.saving.method) == ("proven", "simulated")
     assert "Unproven" not in CliRunner().invoke(analyze, [str(path)], env={"COLUMNS": "200"}).output
+
+    write_outcomes("pair", {"launch-bound": {"x": True, "y": False, "z": True}})
+    assert f"\n{APART}\n" in CliRunner().invoke(analyze, [str(path)], env={"COLUMNS": "200"}).output
+    assert APART in page(analyze_paths([str(path)]))
 
 
 def test_the_cases_in_the_file_exist() -> None:

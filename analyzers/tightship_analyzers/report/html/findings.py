@@ -5,7 +5,7 @@ from __future__ import annotations
 from tightship_analyzers.report.html.gap_drawing import drawing
 from tightship_analyzers.report.html.markup import Markup, element
 from tightship_analyzers.report.model import Report, finding_rows
-from tightship_analyzers.report.sentences import standing_words, step_words
+from tightship_analyzers.report.sentences import apart_words, step_words
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -30,7 +30,7 @@ def findings_section(result: RunAnalysis, report: Report) -> list[Markup]:
 
 
 def _above(result: RunAnalysis, number: int) -> list[Markup]:
-    said = standing_words(result, number)
+    said = apart_words(result, number)
     return [] if said is None else [element("p", said, class_="quiet")]
 
 
