@@ -112,7 +112,9 @@ def compared(pair: Pair, device: str, folder: Path) -> dict[str, Any]:
         "low_ns": saving.low if saving else None,
         "high_ns": saving.high if saving else None,
         "method": saving.method if saving else None,
-        "error_frac": (saving.value - saved_ns) / saved_ns if saving and saved_ns > 0 else None,
+        "error_frac": (saving.value - saved_ns) / saved_ns
+        if saving and saving.value is not None and saved_ns > 0
+        else None,
         "quiet": found_in(traces["after"], pair.rule, median["after"]) is None,
         "bytes": {name: path.stat().st_size for name, path in traces.items()},
     }
