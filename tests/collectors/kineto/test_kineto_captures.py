@@ -227,8 +227,14 @@ def test_the_job_says_nothing_about_it(installation: Installation, lasting: Torc
     installation.agent = installation.start_agent()
 
 
-def test_profile_waits_until_the_trace_is_analyzed(installation: Installation, lasting: TorchJob) -> None:
+@pytest.fixture(scope="module")
+def worker(installation: Installation) -> None:
+    """A worker that analyzes what the tests before it have left, too."""
     installation.start_worker()
+
+
+@pytest.mark.usefixtures("worker")
+def test_profile_waits_until_the_trace_is_analyzed(installation: Installation, lasting: TorchJob) -> None:
     ended = installation.run("profile", "lasting", "--duration", "300ms", "--wait", "--timeout", "55s", "--json")
     assert ended.returncode == 0, ended.stderr
     capture = json.loads(ended.stdout)
@@ -258,6 +264,7 @@ def stretched(installation: Installation, tmp_path_factory: pytest.TempPathFacto
         assert made.end() == 0
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_job_that_recording_stretches_is_recorded_twice(installation: Installation, stretched: TorchJob) -> None:
     capture = outcome(installation, ask(installation, stretched.run, duration_ns=NS_PER_S))
     assert (capture["reason"], capture["passes"]) == (None, 2), capture
