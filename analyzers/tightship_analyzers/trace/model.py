@@ -77,6 +77,20 @@ class Shapes(NamedTuple):
     """`["float","Scalar",""]`: one element type per input."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProperties:
+    """What a device says of itself (`deviceProperties`); None: it does not say."""
+
+    units: int | None = None
+    """Streaming multiprocessors or compute units."""
+    memory_bytes: int | None = None
+    major: int | None = None
+    """Of the compute capability; of the LLVM target on AMD (9 of `gfx942`)."""
+    minor: int | None = None
+    warp: int | None = None
+    """Threads that run in lockstep."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
     """One rank's recording."""
@@ -112,8 +126,8 @@ class Trace:
     names: Names
     threads: tuple[Thread, ...]
     shapes: tuple[Shapes, ...]
-    device_properties: Mapping[str, object] = field(default_factory=dict)
-    """What the device says of itself: the entry of `deviceProperties` that is its own."""
+    device_properties: DeviceProperties = DeviceProperties()
+    """Of the device that had most events."""
     properties: Mapping[str, object] = field(default_factory=dict)
     """The other top-level entries of the file (`deviceProperties`, `with_stack`, `host_name`, …)."""
 

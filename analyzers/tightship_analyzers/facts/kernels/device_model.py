@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -31,10 +30,21 @@ class DeviceModel:
         trace = facts.trace
         if trace.device_kind != "gpu":
             return NotApplicable("needs an accelerator; the trace has no device events")
-        found = hardware.recognise(_reported(trace.device_name, trace.device_properties))
+        said, name = trace.device_properties, trace.device_name
+        found = hardware.recognise(
+            hardware.Reported(
+                name="" if name == NO_NAME else name,
+                units=said.units,
+                memory_bytes=said.memory_bytes,
+                major=said.major,
+                minor=said.minor,
+                warp=said.warp,
+            )
+        )
         if found is None:
-            name = shown(trace.device_name, 60)
-            return NotApplicable(f"needs the rates of {name!r}; add it to $TIGHTSHIP_HOME/{hardware.FILE_NAME}")
+            return NotApplicable(
+                f"needs the rates of {shown(name, 60)!r}; add it to $TIGHTSHIP_HOME/{hardware.FILE_NAME}"
+            )
         return cls(found.device, None if found.by_name else found.how)
 
 
@@ -54,24 +64,8 @@ class DeviceUnits:
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """As the device itself reports, else by its model."""
-        units = _whole(facts.trace.device_properties.get("numSms"))
+        units = facts.trace.device_properties.units
         if units:
             return cls(units)
         model = facts.get(DeviceModel)
         return model if isinstance(model, NotApplicable) else cls(model.device.units)
-
-
-def _reported(name: str, said: Mapping[str, object]) -> hardware.Reported:
-    minor = said.get("computeMinor")
-    return hardware.Reported(
-        name="" if name == NO_NAME else name,
-        units=_whole(said.get("numSms")),
-        memory_bytes=_whole(said.get("totalGlobalMem")),
-        major=_whole(said.get("computeMajor")),
-        minor=0 if minor == 0 else _whole(minor),
-        warp=_whole(said.get("warpSize")),
-    )
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.joins import numbers_in
+from tightship_analyzers.trace.model import DeviceProperties
 from tightship_platform.text import shown
 
 BUILT_FOR = re.compile(
@@ -87,8 +87,7 @@ def _number(found: re.Match[str]) -> tuple[int, int]:
     return number // 10, number % 10
 
 
-def _reported(said: Mapping[str, object]) -> tuple[int, int]:
-    major, minor, warp = (said.get(key) for key in ("computeMajor", "computeMinor", "warpSize"))
-    if not isinstance(major, int) or not isinstance(minor, int) or warp != 32:
+def _reported(said: DeviceProperties) -> tuple[int, int]:
+    if said.major is None or said.minor is None or said.warp != 32:
         return 0, 0  # AMD's targets have numbers of their own; their warps are of 64 on all devices for training
-    return major, minor
+    return said.major, said.minor

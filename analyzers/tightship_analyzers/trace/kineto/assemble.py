@@ -43,7 +43,7 @@ from tightship_analyzers.trace.kineto.kinds import (
     SYNCS,
 )
 from tightship_analyzers.trace.limits import Limits
-from tightship_analyzers.trace.model import NO_NAME, Shapes, Thread, Trace
+from tightship_analyzers.trace.model import NO_NAME, DeviceProperties, Shapes, Thread, Trace
 from tightship_analyzers.trace.names import Names, clean
 from tightship_analyzers.trace.numbers import INVALID, integer
 from tightship_platform.units import plural
@@ -108,12 +108,12 @@ class Assembler:
             names, host_ops, annotations, launches, device_events, event_rows, members, start_ns, cut_off=self._cut_off
         )
         self._warn()
-        reported = self._reported(device_events) if kind == "gpu" else {}
+        name, properties = self._reported(device_events) if kind == "gpu" else ("cpu", DeviceProperties())
         return Trace(
             source=source,
-            device_name=(clean(str(reported.get("name") or ""), 200) or NO_NAME) if kind == "gpu" else "cpu",
+            device_name=name,
             device_kind=kind,
-            device_properties=reported,
+            device_properties=properties,
             rank=_count(distributed.get("rank")),
             world_size=_count(distributed.get("world_size")),
             distributed=distributed,
@@ -293,13 +293,21 @@ class Assembler:
             threads.append(Thread(_fits(pid), _fits(tid), name))
         return tuple(threads)
 
-    def _reported(self, device_events: DeviceEvents) -> Mapping[str, object]:
-        """What the device says of itself that had most events."""
+    def _reported(self, device_events: DeviceEvents) -> tuple[str, DeviceProperties]:
+        """Name and properties of the device that had most events."""
         numbers, counts = np.unique(device_events.device, return_counts=True)
         busiest = int(numbers[counts.argmax()]) if len(numbers) else None
         listed = self._members.get("deviceProperties")
         known = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-        return next(iter([entry for entry in known if entry.get("id") == busiest] or known), {})
+        own = next(iter([entry for entry in known if entry.get("id") == busiest] or known), {})
+        memory = own.get("totalGlobalMem")
+        return clean(str(own.get("name") or ""), 200) or NO_NAME, DeviceProperties(
+            units=_count(own.get("numSms")) or None,
+            memory_bytes=memory if _fits(memory) > 0 else None,
+            major=_count(own.get("computeMajor")) or None,
+            minor=_count(own.get("computeMinor")),
+            warp=_count(own.get("warpSize")) or None,
+        )
 
     def _warn(self) -> None:
         columns = self._columns
