@@ -8,10 +8,12 @@ from pathlib import Path
 
 from cases import Case
 
-from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.analysis.analyze_rank import analyze_rank
+from tightship_analyzers.analysis.join_ranks import join_ranks
+from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.wanted import Wanted
-from tightship_platform.errors import Invalid
 from tightship_platform.results.analysis.finding import TraceFinding
+from tightship_platform.results.analysis.rank import is_stretched
 from tightship_platform.results.evidence import Change
 from tightship_platform.vocabulary import Method
 
@@ -47,21 +49,18 @@ class Advice:
     """All findings, of whatever rule, whose saving is certain: with a low end above zero."""
 
 
-def advice_on(case: Case, traces: Sequence[Path], untraced_step_ns: int) -> Advice:
-    """Analyze the recording.
+def advice_on(case: Case, traces: Sequence[tuple[Path, Path]], untraced_step_ns: int) -> Advice:
+    """Analyze the recordings as the platform does: the second of a rank where the first stretched its steps.
 
+    :param traces: of each rank, its recording with stacks and shapes, and the one without.
     :param untraced_step_ns: mean step of the same run while nothing was recorded.
     :raises TightshipError: no trace can be read.
     """
-    paths = [str(path) for path in traces]
-    try:
-        result = analyze_paths(paths, wanted=Wanted(untraced_step_ns=untraced_step_ns, assume_proven=True))
-        step_ns = untraced_step_ns
-    except Invalid:
-        # No step of the recording was longer than those before it: recording has cost nothing.
-        result = analyze_paths(paths, wanted=Wanted(assume_proven=True))
-        lengths = [length.mean for rank in result.ranks if (length := rank.summary.step_ns)]
-        step_ns = max(lengths, default=untraced_step_ns)
+    wanted = Wanted(untraced_step_ns=untraced_step_ns, assume_proven=True)
+    result = join_ranks([_of_rank(first, second, wanted) for first, second in traces], wanted)
+    lengths = [length.mean for rank in result.ranks if (length := rank.summary.step_ns)]
+    # Where no step of the recording was longer than those before it, savings are in recorded steps.
+    step_ns = min(max(lengths, default=untraced_step_ns), untraced_step_ns)
     predictions = [(one, _prediction(one, step_ns)) for one in result.findings]
     own = [(one, found) for one, found in predictions if found is not None and one.rule == case.rule]
     finding, predicted = max(own, key=lambda pair: pair[1].value_frac, default=(None, None))
@@ -71,6 +70,14 @@ def advice_on(case: Case, traces: Sequence[Path], untraced_step_ns: int) -> Advi
         not_judged=result.not_judged.get(case.rule or ""),
         certain=[found for _, found in predictions if found is not None and found.low_frac > 0],
     )
+
+
+def _of_rank(first: Path, second: Path, wanted: Wanted) -> RankPart:
+    part = analyze_rank(str(first), wanted)
+    length = part.analysis.summary.step_ns
+    if length is None or not is_stretched(length.mean, wanted.untraced_step_ns) or not second.is_file():
+        return part
+    return analyze_rank(str(first), wanted, second_pass=str(second))
 
 
 def _prediction(finding: TraceFinding, step_ns: int) -> Prediction | None:
