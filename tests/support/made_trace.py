@@ -27,8 +27,19 @@ class MadeTrace:
             | {"ts": f"{start_us}.000", "dur": f"{end_us - start_us}.000", "args": args}
         )
 
-    def op(self, name: str, start_us: int, end_us: int, *, thread: int = MAIN, seq: int | None = None) -> None:
-        args = {} if seq is None else {"Sequence number": seq}
+    def op(
+        self,
+        name: str,
+        start_us: int,
+        end_us: int,
+        *,
+        thread: int = MAIN,
+        seq: int | None = None,
+        dims: list[list[int]] | None = None,
+        types: list[str] | None = None,
+    ) -> None:
+        args: dict[str, Any] = {} if seq is None else {"Sequence number": seq}
+        args |= {} if dims is None else {"Input Dims": dims, "Input type": types or ["float"] * len(dims)}
         self._add("cpu_op", name, start_us, end_us, thread, **args)
 
     def mark(self, name: str, start_us: int, end_us: int, *, thread: int = MAIN) -> None:

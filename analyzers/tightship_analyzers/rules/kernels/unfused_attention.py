@@ -29,12 +29,17 @@ Needs recorded shapes. Attention weights that the program itself reads must be c
 
 ## Source
 Dao et al., "FlashAttention" (2022);
-https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html. 2 % of the step.
+https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html; of the CPU
+aten/src/ATen/native/transformers/sdp_utils_cpp.cpp (no dropout) and native/cpu/FlashAttentionKernel.cpp. 2 % of the
+step.
 """
 
 from __future__ import annotations
 
 import re
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
@@ -44,7 +49,8 @@ from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostl
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
-from tightship_analyzers.trace.intervals import Intervals
+from tightship_analyzers.trace.intervals import Intervals, union_of
+from tightship_analyzers.trace.model import Int64s
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02
@@ -53,42 +59,74 @@ MIN_STEP_FRAC = 0.02
 
 def judge(facts: Facts) -> Judgement:
     """All of it together, at the costliest place."""
-    attention, kernels = facts[PlainAttention], facts[KernelOps]
+    attention, kernels = facts[PlainAttention], facts.find(KernelOps)
+    if kernels is None:
+        return [] if attention.drops else _on_cpu(facts, attention)
     events = kernels.events.take(attention.rows)
-    claims = within_window(facts, Intervals.of_table(events))
-    if not is_worth(facts, claims, MIN_STEP_FRAC):
+    work = Work("kernels", kernels.op[attention.rows], events.dur_ns, within_window(facts, Intervals.of_table(events)))
+    return _found(facts, work, Edits.without_device(kernels.row[attention.rows]))
+
+
+def _on_cpu(facts: Facts, attention: PlainAttention) -> Judgement:
+    """The operators are the device timeline."""
+    window, ops = facts[Window], facts.trace.host_ops
+    rows = attention.between
+    rows = rows[(ops.start_ns[rows] >= window.claim_start_ns) & (ops.end_ns[rows] <= window.claim_end_ns)]
+    claims = within_window(facts, union_of(attention.gone.values()))
+    high = within_window(facts, union_of(attention.whole.values())) | claims
+    without = reduce(or_, (Edits.without_host(tid, own) for tid, own in attention.gone.items()), Edits())
+    return _found(facts, Work("operators", rows, ops.dur_ns[rows], claims, high.measure_ns), without)
+
+
+class Work(NamedTuple):
+    """What lies between the products."""
+
+    what: str
+    """Kernels or operators."""
+    op: Int64s
+    """(work,) operator that it is of."""
+    dur_ns: Int64s
+    claims: Intervals
+    high_ns: int | None = None
+    """Over the window; None: no more than the claims."""
+
+
+def _found(facts: Facts, work: Work, without: Edits) -> Judgement:
+    if not is_worth(facts, work.claims, MIN_STEP_FRAC):
         return []
-    where = costliest(facts, kernels.op[attention.rows], events.dur_ns, "softmax")
+    attention = facts[PlainAttention]
     return [
         claim(
             facts,
             RULE,
-            claims,
-            title=f"Unfused attention: kernels on materialized scores take {share_of(facts, claims)}",
-            where=where,
-            fix="Use a fused kernel: F.scaled_dot_product_attention(q, k, v, …)",
+            work.claims,
+            title=f"Unfused attention: {work.what} on materialized scores take {share_of(facts, work.claims)}",
+            where=costliest(facts, work.op, work.dur_ns, "softmax"),
+            fix="Use a fused kernel: F.scaled_dot_product_attention(q, k, v, …); in transformers: "
+            "attn_implementation='sdpa'",
             low_ns=0,
+            high_ns=work.high_ns,
             evidence=[
                 fact(
                     f"{plural(len(attention.calls), 'softmax call')} over up to {plural(attention.sequence, 'key')}; "
-                    f"the kernels between the products take {time_of(facts, int(events.dur_ns.sum()))}",
+                    f"the {work.what} between the products take {time_of(facts, work.claims.measure_ns)}",
                     len(attention.calls),
                     "calls",
                 ),
-                mostly_in(facts, kernels.op[attention.rows], events.dur_ns),
+                mostly_in(facts, work.op, work.dur_ns),
                 change(
                     "out = torch.softmax(q @ k.mT / d**0.5 + mask, -1) @ v",
                     "out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
                 ),
             ],
-            without=Edits.without_device(kernels.row[attention.rows]),
+            without=without,
         )
     ]
 
 
 RULE = TraceRule(
     id="unfused-attention",
-    needs=(Window, KernelOps, PlainAttention),
+    needs=(Window, PlainAttention),
     title="Unfused attention: materialized scores",
     fix="Use scaled_dot_product_attention",
     judge=judge,

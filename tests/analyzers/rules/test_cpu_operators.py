@@ -1,0 +1,80 @@
+"""Defects of device work on a CPU, whose operators are the device timeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_trace import MadeTrace
+
+from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.findings.model import Finding
+
+STEPS = 4
+STEP_US = 10_000
+
+
+class CpuJob(MadeTrace):
+    """Operators one after the other."""
+
+    now_us = 0
+
+    def run(
+        self, name: str, took_us: int, dims: list[list[int]] | None = None, types: list[str] | None = None
+    ) -> tuple[int, int]:
+        """When it ran."""
+        span = self.now_us, self.now_us + took_us
+        self.op(name, *span, dims=dims, types=types)
+        self.now_us = span[1]
+        return span
+
+    def end_step(self) -> None:
+        """Other work until a round time, and the optimizer."""
+        self.run("aten::addmm", -self.now_us % STEP_US - 1)
+        self.now_us += 1
+        self.steps(self.now_us)
+
+    def found(self, rule: str, folder: Path) -> list[Finding]:
+        verdict = judge_trace(self.read(folder))
+        assert rule not in verdict.not_judged
+        return [finding for finding in verdict.findings if finding.rule == rule]
+
+
+SCORES, HEADS, VALUES, GIVEN = [2, 4, 512, 512], [8, 512, 16], [8, 512, 512], [8, 16, 512]
+
+
+def attention(job: CpuJob, *, scores: list[int] = SCORES, drops: bool = False) -> None:
+    """The scores' own work takes 3 ms of a step, the products 2 ms."""
+    job.run("aten::bmm", 1000, [HEADS, GIVEN])
+    job.run("aten::div", 500, [scores, []])
+    job.op("aten::masked_fill", job.now_us, job.now_us + 1000, dims=[scores, [512, 512], []])
+    job.run("aten::clone", 400, [scores, []])
+    job.run("aten::masked_fill_", 600, [scores, [512, 512], []])
+    job.run("aten::_softmax", 1500, [scores, [], []])
+    if drops:
+        job.run("aten::bernoulli_", 100, [scores, [], []])
+    job.op("aten::matmul", job.now_us, job.now_us + 1000, dims=[scores, [2, 4, 512, 16]])
+    job.run("aten::bmm", 1000, [VALUES, HEADS])
+
+
+def steps(job: CpuJob, **how: object) -> CpuJob:
+    job.end_step()
+    for _ in range(STEPS):
+        attention(job, **how)  # type: ignore[arg-type]
+        job.end_step()
+    return job
+
+
+def test_work_on_materialized_scores_counts_once_and_without_the_products(tmp_path: Path) -> None:
+    [finding] = steps(CpuJob()).found("unfused-attention", tmp_path)
+    assert finding.saving.value == pytest.approx(3_000_000, rel=0.01)
+    assert finding.saving.low == 0
+    assert finding.saving.high == pytest.approx(5_000_000, rel=0.01)
+
+
+def test_without_a_fused_kernel_there_is_no_finding(tmp_path: Path) -> None:
+    assert not steps(CpuJob(), drops=True).found("unfused-attention", tmp_path)
+
+
+def test_a_softmax_of_other_sizes_than_the_products_is_none_of_attention(tmp_path: Path) -> None:
+    assert not steps(CpuJob(), scores=[2, 4, 512, 256]).found("unfused-attention", tmp_path)
