@@ -78,3 +78,25 @@ def test_without_a_fused_kernel_there_is_no_finding(tmp_path: Path) -> None:
 
 def test_a_softmax_of_other_sizes_than_the_products_is_none_of_attention(tmp_path: Path) -> None:
     assert not steps(CpuJob(), scores=[2, 4, 512, 256]).found("unfused-attention", tmp_path)
+
+
+PARAMETERS, UPDATE = 40, ("aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::div", "aten::addcdiv_")
+
+
+@pytest.mark.parametrize(("optimizer", "counts"), [("Adam", True), ("LBFGS", False)])
+def test_the_update_after_a_closure_is_judged_without_the_closure(tmp_path: Path, optimizer: str, counts: bool) -> None:
+    job = CpuJob()
+    for _ in range(STEPS + 1):
+        begun = job.now_us
+        job.run("aten::mm", 2000)
+        job.run("autograd::engine::evaluate_function: MmBackward0", 3000)
+        for _ in range(PARAMETERS):
+            for operator in UPDATE:
+                job.run(operator, 10)
+        job.mark(f"Optimizer.step#{optimizer}.step", begun, job.now_us)
+        job.run("aten::detach", 100)
+    found = job.found("single-tensor-optimizer", tmp_path)
+    assert len(found) == counts
+    for finding in found:
+        assert finding.saving.value == PARAMETERS * (len(UPDATE) - 1) * 10_000
+        assert finding.saving.high == PARAMETERS * len(UPDATE) * 10_000

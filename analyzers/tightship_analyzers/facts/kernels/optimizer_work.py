@@ -14,7 +14,7 @@ from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.model import Int32s, Table
+from tightship_analyzers.trace.model import HostOps, Int32s, Table
 from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_platform.text import shown
 
@@ -25,10 +25,13 @@ _MATRIX_WORK = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerCall:
-    """One call of the optimizer within the window."""
+    """One call of the optimizer within the window; of one that evaluates a closure what follows the closure."""
 
     start_ns: int
+    """After a closure: when its last gradient was there."""
     end_ns: int
+    after_closure: bool
+    """The call evaluates a closure, with forward and backward pass; most optimizers do so once, before the update."""
     operators: int
     """Outermost operators in it."""
     parameters: int
@@ -36,7 +39,7 @@ class OptimizerCall:
     many_tensors: bool
     """It uses foreach or fused operators."""
     elementwise: bool
-    """It neither evaluates a closure nor multiplies matrices: nothing but updates."""
+    """It does not multiply matrices: nothing but updates."""
     active: Intervals
     """From the first to the last piece of its work on the device timeline."""
     work: Intervals
@@ -64,15 +67,21 @@ class OptimizerWork:
         if not len(calls):
             return NotApplicable("needs a whole call of the optimizer within the window")
         names = facts.trace.names
+        nodes = tree.ops.take(names.mask(tree.ops.name, lambda name: name.startswith(AUTOGRAD_NODE)))
         found = [
-            _call(facts, tree, optimizer.tid, start_ns, end_ns)
+            _call(facts, tree, nodes, optimizer.tid, start_ns, end_ns)
             for start_ns, end_ns in zip(calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
         ]
         label = names[int(np.bincount(calls.name).argmax())]
         return cls(found, shown(label.removeprefix(OPTIMIZER).removesuffix(".step"), MAX_NAME))
 
 
-def _call(facts: Facts, tree: OpTree, tid: int, start_ns: int, end_ns: int) -> OptimizerCall:
+def _call(facts: Facts, tree: OpTree, nodes: HostOps, tid: int, start_ns: int, end_ns: int) -> OptimizerCall:
+    """:param nodes: of the backward pass, by start."""
+    inside = slice(*np.searchsorted(nodes.start_ns, (start_ns, end_ns)).tolist())
+    after_closure = inside.start < inside.stop
+    if after_closure:
+        start_ns = min(int(nodes.end_ns[inside].max()), end_ns)
     first, stop = np.searchsorted(tree.ops.start_ns, (start_ns, end_ns))
     rows = np.arange(int(first), int(stop))
     rows = rows[tree.ops.tid[rows] == tid]
@@ -88,10 +97,11 @@ def _call(facts: Facts, tree: OpTree, tid: int, start_ns: int, end_ns: int) -> O
     return OptimizerCall(
         start_ns=start_ns,
         end_ns=end_ns,
+        after_closure=after_closure,
         operators=len(top),
         parameters=_parameters(top.name),
         many_tensors=any(name.startswith(MANY_TENSORS) for name in used),
-        elementwise=not any(name in _MATRIX_WORK or name.startswith(AUTOGRAD_NODE) for name in used),
+        elementwise=_MATRIX_WORK.isdisjoint(used),
         active=_hull(work),
         work=Intervals.of_table(work),
         one_pass=_one_pass(work, work_names),

@@ -24,12 +24,15 @@ The saving is what the update takes beyond its most expensive elementwise pass. 
 operators are only dispatched, its high end the whole update.
 
 ## Known misses
-Optimizers that evaluate a closure (LBFGS) or multiply matrices (Shampoo, Muon) are left out. A trace without the
-annotation `Optimizer.step#…` (torch older than 1.10).
+Optimizers that evaluate a closure several times (LBFGS) or multiply matrices (Shampoo, Muon) are left out. Of those
+that evaluate one once, before the update, as Lightning has them do, only Adam, AdamW, SGD and Adagrad are judged: by
+what follows the closure's last gradient. Where the closure clips gradients at its end, that looks like part of the
+update. A trace without the annotation `Optimizer.step#…` (torch older than 1.10).
 
 ## Source
-torch/profiler/_pattern_matcher.py (`OptimizerSingleTensorPattern`) warns of the same. torch's documentation of
-`torch.optim` ranks the implementations: fused, then foreach, then the loop. 2 % of the step is where noise ends.
+torch/profiler/_pattern_matcher.py (`OptimizerSingleTensorPattern`) warns of the same; torch/optim/adam.py and its
+neighbours evaluate the closure first, and once. torch's documentation of `torch.optim` ranks the implementations:
+fused, then foreach, then the loop. 2 % of the step is where noise ends.
 """
 
 from __future__ import annotations
@@ -57,8 +60,9 @@ FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
 def judge(facts: Facts) -> Judgement:
     """Optimizer calls that go tensor by tensor."""
     window, work = facts[Window], facts[OptimizerWork]
-    slow = [call for call in work.calls if _is_single_tensor(call)]
-    if not slow or (facts.trace.device_kind == "cpu" and work.optimizer not in FUSED):
+    has_fused = work.optimizer in FUSED
+    slow = [call for call in work.calls if _is_single_tensor(call) and (has_fused or not call.after_closure)]
+    if not slow or (facts.trace.device_kind == "cpu" and not has_fused):
         return []
     claims = within_window(facts, union_of(call.active - call.one_pass for call in slow))
     if claims.measure_ns < MIN_STEP_FRAC * window.window_ns:
