@@ -35,7 +35,7 @@ class MadeTrace:
         *,
         thread: int = MAIN,
         seq: int | None = None,
-        dims: list[list[int]] | None = None,
+        dims: list[Any] | None = None,
         types: list[str] | None = None,
     ) -> None:
         args: dict[str, Any] = {} if seq is None else {"Sequence number": seq}

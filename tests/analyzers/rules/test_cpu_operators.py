@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_trace import MadeTrace
 
 from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.facts.kernels.gloo_calls import MAX_ELEMENT_BYTES
 from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.rules.communication.tiny_collectives import GLOO_BYTES_PER_S
 
 STEPS = 4
 STEP_US = 10_000
+GLOO, ISSUED_US = 200, 20
+COUNT, EACH_US, LONGEST_US = 12, 200, 1200
+SMALL, LARGE = [[[64, 64]]], [[[512, 512]]]
 
 
 class CpuJob(MadeTrace):
@@ -20,7 +26,7 @@ class CpuJob(MadeTrace):
     now_us = 0
 
     def run(
-        self, name: str, took_us: int, dims: list[list[int]] | None = None, types: list[str] | None = None
+        self, name: str, took_us: int, dims: list[Any] | None = None, types: list[str] | None = None
     ) -> tuple[int, int]:
         """When it ran."""
         span = self.now_us, self.now_us + took_us
@@ -33,6 +39,15 @@ class CpuJob(MadeTrace):
         self.run("aten::addmm", -self.now_us % STEP_US - 1)
         self.now_us += 1
         self.steps(self.now_us)
+
+    def reduce(self, waits_us: int, dims: list[list[list[int]]] | None, *, computes: bool = False) -> None:
+        """An all-reduce of gloo: issued, carried out by another thread, and waited for, or hidden by work."""
+        self.op("c10d::allreduce_", self.now_us, self.now_us + ISSUED_US, dims=dims, types=["TensorList"])
+        begun = self.now_us = self.now_us + ISSUED_US
+        self.mark("gloo:all_reduce", begun, begun + waits_us, thread=GLOO)
+        if computes:
+            self.run("aten::addmm", waits_us)
+        self.now_us = begun + waits_us
 
     def found(self, rule: str, folder: Path) -> list[Finding]:
         verdict = judge_trace(self.read(folder))
@@ -100,3 +115,37 @@ def test_the_update_after_a_closure_is_judged_without_the_closure(tmp_path: Path
     for finding in found:
         assert finding.saving.value == PARAMETERS * (len(UPDATE) - 1) * 10_000
         assert finding.saving.high == PARAMETERS * len(UPDATE) * 10_000
+
+
+def reducing(dims: list[list[list[int]]] | None, *, computes: bool = False) -> CpuJob:
+    """Twelve all-reduces in a step, the first of which waits for a slower rank."""
+    job = CpuJob()
+    job.end_step()
+    for _ in range(STEPS):
+        for number in range(COUNT):
+            job.reduce(EACH_US if number else LONGEST_US, dims, computes=computes)
+        job.end_step()
+    return job
+
+
+def test_small_collectives_of_gloo_cost_all_but_the_longest(tmp_path: Path) -> None:
+    [finding] = reducing(SMALL).found("tiny-collectives", tmp_path)
+    carried_ns = round(COUNT * 64 * 64 * MAX_ELEMENT_BYTES / GLOO_BYTES_PER_S * 1e9)
+    expected_ns = ((COUNT - 1) * EACH_US + COUNT * ISSUED_US) * 1000 - carried_ns
+    assert finding.saving.value == pytest.approx(expected_ns, rel=0.01)
+    assert finding.saving.low == 0, "all of one size: nothing shows that larger ones move a byte faster"
+    assert finding.saving.high == (LONGEST_US + (COUNT - 1) * EACH_US + COUNT * ISSUED_US) * 1000
+
+
+@pytest.mark.parametrize(("dims", "computes"), [(LARGE, False), (SMALL, True)])
+def test_large_and_hidden_collectives_of_gloo_are_left_alone(
+    tmp_path: Path, dims: list[list[list[int]]], computes: bool
+) -> None:
+    job = reducing(dims, computes=computes)
+    found = job.found("tiny-collectives", tmp_path)
+    assert [finding.saving.value for finding in found if finding.saving.value > COUNT * ISSUED_US * 1000] == []
+
+
+def test_collectives_of_gloo_without_sizes_are_not_judged(tmp_path: Path) -> None:
+    verdict = judge_trace(reducing(None).read(tmp_path))
+    assert "record_shapes" in verdict.not_judged["tiny-collectives"].reason

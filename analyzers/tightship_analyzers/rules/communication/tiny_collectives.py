@@ -24,12 +24,19 @@ The saving is what all but the merged number of them take while the device compu
 device while the host issues them; each merged one takes as long as the median of those that it replaces. The low end is
 half of the collectives' own time: what is left waits for other ranks.
 
+On a CPU gloo carries collectives out, in threads of the host. There the saving is the time in which they run and
+nothing is computed, of all but the longest ones of a step, which hold the wait for a slower rank: as many as are left
+when merged. What all of them carry at 10 Gbit/s is taken off. The low end is half of what is left when each byte takes
+as long as in the fastest collective of the recording; the high end is all of their time, as gloo's threads take cores
+from the computation. None of it is simulated. Sizes have to be recorded there.
+
 ## Known misses
 Collectives whose results are needed at once cannot be merged. Pipeline stages that send activations.
 
 ## Source
 DDP's default bucket of 25 MiB (`bucket_cap_mb`); NCCL's messages reach half of their bandwidth at about 1 MiB
-(https://github.com/NVIDIA/nccl-tests). 1 % of the step is where noise ends.
+(https://github.com/NVIDIA/nccl-tests). 10 Gbit/s is the least network between hosts of today's clouds. 1 % of the step
+is where noise ends.
 """
 
 from __future__ import annotations
@@ -37,11 +44,22 @@ from __future__ import annotations
 import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
+from tightship_analyzers.facts.activity.host_activity import host_collectives
 from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
-from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.kernels.gloo_calls import GlooCalls
+from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.program.enclosing import outermost
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import claim, costliest, in_window, is_worth, share_of, time_of
+from tightship_analyzers.findings.claim import (
+    claim,
+    costliest,
+    in_window,
+    is_worth,
+    portion,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.issued import calls_of, issued
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, TraceRule
@@ -61,8 +79,23 @@ BUCKET_BYTES = 25 << 20
 """DDP's default."""
 
 
+FIX = "Merge them: DistributedDataParallel's buckets, one collective over a flat tensor, or a coalescing manager"
+CHANGE = change(
+    "for p in params:\n    dist.all_reduce(p.grad)", "dist.all_reduce(flat_grads)  # or DistributedDataParallel"
+)
+GLOO_BYTES_PER_S = 10e9 / 8
+"""See the page; between processes of one host gloo is faster."""
+
+
 def judge(facts: Facts) -> Judgement:
     """One finding per kind of collective."""
+    if facts.trace.device_kind == "cpu":
+        return _on_cpu(facts)
+    missing = facts.missing((CollectiveCalls,))
+    return _on_device(facts) if missing is None else missing
+
+
+def _on_device(facts: Facts) -> Judgement:
     calls, steps = facts[CollectiveCalls], facts[Steps]
     inside = (calls.events.start_ns >= steps.start_ns) & (calls.events.end_ns <= steps.end_ns)
     sized = calls.bytes >= 0
@@ -99,7 +132,7 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
         claims,
         title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)}",
         where=costliest(facts, calls.op[dropped], events.dur_ns, name),
-        fix="Merge them: DistributedDataParallel's buckets, one collective over a flat tensor, or a coalescing manager",
+        fix=FIX,
         low_ns=less.work.measure_ns // 2,
         evidence=[
             fact(
@@ -114,10 +147,7 @@ def _finding(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
             fact(f"Issuing them takes the host {time_of(facts, less.host_ns)}", less.host_ns / steps.count, "ns")
             if less.host_ns
             else None,
-            change(
-                "for p in params:\n    dist.all_reduce(p.grad)",
-                "dist.all_reduce(flat_grads)  # or DistributedDataParallel",
-            ),
+            CHANGE,
         ],
         without=less.without,
     )
@@ -134,9 +164,72 @@ def _issuing(facts: Facts, calls: Int64s) -> HostOps:
     return calls_of(ops, outermost(launches.tid, launches.start_ns, launches.end_ns, ops))
 
 
+def _on_cpu(facts: Facts) -> Judgement:
+    missing = facts.missing((GlooCalls,))
+    if missing is not None:
+        return missing
+    calls = facts[GlooCalls]
+    if not (calls.most_bytes >= 0).any():
+        return NotApplicable("needs the collectives' input shapes; record with record_shapes=True")
+    small = (calls.most_bytes >= 0) & (calls.most_bytes < MAX_BYTES)
+    kinds = np.unique(calls.kind[small]).tolist()
+    findings = (_of_gloo(facts, np.flatnonzero(small & (calls.kind == one)), one) for one in kinds)
+    return [finding for finding in findings if finding is not None]
+
+
+def _of_gloo(facts: Facts, rows: Int64s, kind: int) -> Finding | None:
+    calls, steps, ops = facts[GlooCalls], facts[Steps], facts.trace.host_ops
+    if len(rows) < MIN_PER_STEP * steps.count:
+        return None
+    took_ns, size = calls.end_ns - calls.start_ns, calls.most_bytes
+    kept = []
+    for number in range(steps.count):
+        own = rows[calls.step[rows] == number]
+        merged = max(1, -(-int(size[own].sum()) // BUCKET_BYTES))
+        kept.append(own[np.argsort(took_ns[own], kind="stable")[-merged:]])
+    alone = within_window(facts, host_collectives(facts.trace))
+    everything = within_window(facts, _spans(facts, rows))
+    exposed = (alone & everything) - _spans(facts, np.concatenate(kept))
+    moved, rate = int(size[rows].sum()), float((size / np.maximum(took_ns, 1)).max())
+    left_ns = max(0, exposed.measure_ns - round(moved / GLOO_BYTES_PER_S * 1e9))
+    claims = portion(exposed, left_ns / max(1, exposed.measure_ns))
+    if not is_worth(facts, claims, NOISE_FRAC):
+        return None
+    name, median_ns = shown(facts.trace.names[kind], 60), int(np.median(took_ns[rows]))
+    return claim(
+        facts,
+        RULE,
+        claims,
+        title=f"{len(rows) // steps.count} small {name} a step cost {share_of(facts, claims)}",
+        where=costliest(facts, calls.op[rows], took_ns[rows] + ops.dur_ns[calls.op[rows]], name),
+        fix=FIX,
+        low_ns=max(0, claims.measure_ns - round(moved / rate)) // 2,
+        high_ns=everything.measure_ns,
+        evidence=[
+            fact(
+                f"{len(rows)} {in_window(facts)}, half of them shorter than {format_ns(median_ns)}",
+                len(rows),
+                "collectives",
+            ),
+            fact(
+                f"Together they move at most {format_bytes(moved // steps.count)} a step", moved / steps.count, "bytes"
+            ),
+            fact(f"{time_of(facts, (alone & everything).measure_ns)} is exposed"),
+            CHANGE,
+        ],
+    )
+
+
+def _spans(facts: Facts, rows: Int64s) -> Intervals:
+    """When gloo's threads ran these collectives, and when they were issued."""
+    calls = facts[GlooCalls]
+    ran = Intervals.of(calls.start_ns[rows], calls.end_ns[rows])
+    return ran | Intervals.of_table(facts.trace.host_ops.take(calls.op[rows]))
+
+
 RULE = TraceRule(
     id="tiny-collectives",
-    needs=(Steps, DeviceGaps, CollectiveCalls),
+    needs=(Steps, DeviceGaps),
     title="Many small collectives where a few large ones would do",
     fix="Merge them into buckets",
     judge=judge,
