@@ -14,8 +14,8 @@ import pytest
 from made_trace import MadeTrace
 
 from tightship_analyzers import facts as folder
-from tightship_analyzers.facts.kernels.casts import Casts
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.matrix_products import MatrixProducts
 from tightship_analyzers.facts.memo import Fact, Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.window import Window
 
@@ -43,10 +43,10 @@ def test_the_first_missing_need_gives_the_reason(tmp_path: Path) -> None:
     made = MadeTrace()
     made.steps(100, 200, 300)
     facts = Facts(made.read(tmp_path))
-    why = facts.get(Casts)
+    why = facts.get(MatrixProducts)
     assert why == facts.get(KernelOps)
     assert isinstance(why, NotApplicable) and "accelerator" in why.reason
-    assert facts.costs["KernelOps"].used_by == ["Casts", Facts.UNASKED]
+    assert facts.costs["KernelOps"].used_by == ["MatrixProducts", Facts.UNASKED]
     assert "OpShapes" not in facts.costs, "one reason is enough"
 
 

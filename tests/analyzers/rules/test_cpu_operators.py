@@ -149,3 +149,18 @@ def test_large_and_hidden_collectives_of_gloo_are_left_alone(
 def test_collectives_of_gloo_without_sizes_are_not_judged(tmp_path: Path) -> None:
     verdict = judge_trace(reducing(None).read(tmp_path))
     assert "record_shapes" in verdict.not_judged["tiny-collectives"].reason
+
+
+@pytest.mark.parametrize(("back", "counts"), [([8, 256, 256], True), ([8, 256, 128], False)])
+def test_casts_there_and_back_are_operators_on_a_cpu(tmp_path: Path, back: list[int], counts: bool) -> None:
+    job, wide = CpuJob(), [8, 256, 256]
+    job.end_step()
+    for _ in range(STEPS):
+        job.run("aten::copy_", 600, [wide, wide, []], ["float", "c10::BFloat16", "Scalar"])
+        job.run("aten::native_layer_norm", 1000, [wide], ["float"])
+        job.run("aten::copy_", 200, [back, back, []], ["c10::BFloat16", "float", "Scalar"])
+        job.op("aten::_to_copy", job.now_us, job.now_us)
+        job.end_step()
+    found = job.found("dtype-ping-pong", tmp_path)
+    assert [(one.saving.low, one.saving.value) for one in found] == ([(0, 800_000)] if counts else [])
+    assert all(one.saving.high == 800_000 + 1_000_000 // 2 for one in found)

@@ -1,4 +1,4 @@
-"""Copies on the device that change the element type of a tensor."""
+"""Copies that change the element type of a tensor, on the device: on a CPU the operators themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import Dims, OpShapes
+from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.model import Int64s
 
 MAX_APART = 64
@@ -21,7 +22,7 @@ class Cast:
     """One conversion."""
 
     at: int
-    """Row in `KernelOps`."""
+    """Row in `KernelOps`; on a CPU the same as `op`."""
     op: int
     """Row in `Trace.host_ops`."""
     dims: Dims
@@ -33,19 +34,24 @@ class Cast:
 class Casts:
     """All of them within the window, by operator."""
 
-    needs: ClassVar[Needs] = (KernelOps, OpShapes)
+    needs: ClassVar[Needs] = (Window, OpShapes)
 
     casts: list[Cast]
 
     @classmethod
     def derive(cls, facts: Facts) -> Self:
-        """Needs an accelerator and recorded shapes."""
-        kernels, shapes = facts[KernelOps], facts[OpShapes]
-        ops = facts.trace.host_ops
-        rows = kernels.kernels_of(ops, [facts.trace.names.id("aten::copy_")])
+        """Needs recorded shapes."""
+        kernels, shapes, window = facts.find(KernelOps), facts[OpShapes], facts[Window]
+        ops, copies = facts.trace.host_ops, facts.trace.names.id("aten::copy_")
+        if kernels is None:
+            inside = (ops.start_ns >= window.claim_start_ns) & (ops.end_ns <= window.claim_end_ns)
+            by = rows = np.flatnonzero(inside & (ops.name == copies))
+        else:
+            rows = kernels.kernels_of(ops, [copies])
+            rows = rows[np.argsort(kernels.op[rows], kind="stable")]
+            by = kernels.op[rows]
         casts = []
-        for at in rows[np.argsort(kernels.op[rows], kind="stable")].tolist():
-            op = int(kernels.op[at])
+        for at, op in zip(rows.tolist(), by.tolist(), strict=True):
             inputs = shapes.of(ops, op)
             if len(inputs.types) >= 2 and len(inputs.dims) >= 2 and inputs.types[0] != inputs.types[1]:
                 casts.append(Cast(at, op, inputs.dims[1], inputs.types[1], inputs.types[0]))
