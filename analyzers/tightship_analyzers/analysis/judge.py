@@ -9,6 +9,7 @@ from tightship_analyzers.analysis.engine import NotJudged, apply_rules
 from tightship_analyzers.analysis.summary import summarize, why_without_steps
 from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts, NotApplicable
+from tightship_analyzers.facts.program.recording_cost import RecordingCost
 from tightship_analyzers.facts.program.seen_names import SeenNames
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
@@ -51,7 +52,9 @@ def judge_facts(
     steps = facts.find(Steps)
     findings.sort(key=lambda finding: -finding.saving.value)  # of those that name no saving, the order stays
     if steps is not None:
-        findings = [correct_for_overhead(finding, steps.mean_ns, untraced_step_ns) for finding in findings]
+        is_longer = bool(findings) and untraced_step_ns is not None and untraced_step_ns < steps.mean_ns
+        cost = facts.find(RecordingCost) if is_longer else None
+        findings = [correct_for_overhead(finding, steps.mean_ns, untraced_step_ns, cost) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
     if facts[Recording].unfit is None and (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_job import MS, GpuJob
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_parts import part_of
@@ -15,6 +16,9 @@ from rank_parts import part_of
 from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.join_ranks import merge_findings
 from tightship_analyzers.analysis.judge import judge_trace
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.program.recording_cost import RecordingCost
+from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import Finding, Saving
 from tightship_analyzers.findings.overlap import merge_claims
@@ -112,6 +116,48 @@ class TestProfilingOverhead:
             replace(finding("a", (0, 1)), saving=saving), traced_ns=1000, untraced_ns=untraced
         ).saving
         assert 0 <= reported.low <= reported.value <= reported.high <= untraced
+
+    def test_where_it_may_sit_on_a_cpu_is_what_the_claims_hold_of_what_was_recorded(self) -> None:
+        cost = RecordingCost(
+            recorded_ns=(np.array([100, 700, 1300, 1900]), np.array([100, 200, 300, 400, 500, 1000, 1500, 1700, 1800])),
+            working=Intervals.of([0, 1000], [400, 2000]),
+            window_ns=2000,
+        )
+        one = finding("a", (0, 1200), low=1200, high=1200)
+        # Half of the operators, 6 of 9 calls, 600 of 1400 ns in operators, 1200 of 2000 ns.
+        assert cost.shares(one.claims) == pytest.approx((600 / 1400, 6 / 9))
+        assert cost.shares(Intervals.one(0, 2000)) == (1, 1)
+        reported = correct_for_overhead(one, traced_ns=1000, untraced_ns=800, cost=cost)
+        assert (reported.saving.low, reported.saving.value, reported.saving.high) == (600 - 134, 480, 600 - 85)
+        assert "42.9 % to 66.7 %" in reported.evidence[-1].text
+
+    def test_a_job_on_the_cpu_has_a_narrower_interval(self) -> None:
+        trace = traces.open(RECORDED / "loop.json.gz")
+        [plain] = judge_trace(trace).findings
+        facts = Facts(trace)
+        traced = facts[Steps].mean_ns
+        untraced = traced * 9 // 10
+        [known] = judge_trace(trace, untraced_step_ns=untraced).findings
+        unknown = correct_for_overhead(plain, traced, untraced)
+        assert unknown.saving.low < known.saving.low <= known.saving.value <= known.saving.high <= unknown.saving.high
+        assert known.saving.value == unknown.saving.value, "its share of the step stays"
+
+    def test_calls_that_another_recording_lent_cost_this_one_nothing(self) -> None:
+        trace = traces.open(RECORDED / "loop.json.gz")
+        frames = trace.frames
+        lent = replace(trace, frames=replace(frames, python_id=np.full(len(frames), -1)))
+        assert len(Facts(trace)[RecordingCost].recorded_ns) == 2
+        assert len(Facts(lent)[RecordingCost].recorded_ns) == 1
+
+    def test_beside_a_device_nobody_knows(self, tmp_path: Path) -> None:
+        job = GpuJob()
+        for _ in range(2):
+            begun = job.now_ns
+            job.op("aten::mm", (MS, "gemm"))
+            job.wait()
+            job.step_of(begun)
+        facts = Facts(job.read(tmp_path))
+        assert facts.find(Steps) is not None and facts.find(RecordingCost) is None
 
     def test_claims_are_in_unrecorded_steps_too(self) -> None:
         trace = traces.open(RECORDED / "starved.json.gz")
