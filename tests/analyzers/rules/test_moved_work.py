@@ -9,10 +9,13 @@ from gpu_job import MS, US, GpuJob
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.judge import Verdict, judge_trace
+from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
+from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.rules.catalogue import find_rule
-from tightship_analyzers.rules.host.starved_input import HAND_OVER_FRAC
+from tightship_analyzers.rules.host.starved_input import HAND_OVER_FRAC, HAND_OVER_NS
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_platform.vocabulary import Method
 
@@ -32,7 +35,13 @@ def reported(finding: Finding) -> list[str]:
 
 
 def loading(folder: Path, iterator: str, loading_ns: int) -> Finding:
-    """The finding on a GPU job whose device waits that long for each batch."""
+    """The one finding of `loadings`."""
+    [finding] = loadings(folder, iterator, loading_ns)
+    return finding
+
+
+def loadings(folder: Path, iterator: str, loading_ns: int) -> list[Finding]:
+    """The findings on a GPU job whose device waits that long for each batch."""
     job = GpuJob(stacks=False)
     for _ in range(STEPS):
         begun = job.now_ns
@@ -40,8 +49,7 @@ def loading(folder: Path, iterator: str, loading_ns: int) -> Finding:
         job.host(f"enumerate(DataLoader)#{iterator}.__next__", begun, job.now_ns, category="user_annotation")
         train(job)
         job.step_of(begun)
-    [finding] = judge_trace(job.read(folder), rules=(find_rule("starved-input"),)).findings
-    return finding
+    return judge_trace(job.read(folder), rules=(find_rule("starved-input"),)).findings
 
 
 def saving(folder: Path, save_ns: int) -> Finding:
@@ -126,6 +134,62 @@ def test_no_more_comes_back_than_the_workers_suggested_can_make(tmp_path: Path) 
     assert "num_workers=16," in finding.fix
     assert finding.saving.value == pytest.approx(REST_NS + 64 * MS - 4 * MS, rel=0.01)
     assert any("16 times as many as one" in text for text in reported(finding))
+
+
+@pytest.mark.parametrize(("loading_ns", "found"), [(HAND_OVER_NS, 0), (HAND_OVER_NS + 50 * US, 1)])
+def test_a_batch_that_is_made_sooner_than_handed_over_is_no_work_for_a_worker(
+    tmp_path: Path, loading_ns: int, found: int
+) -> None:
+    assert len(loadings(tmp_path, "_SingleProcessDataLoaderIter", loading_ns)) == found
+
+
+def test_on_a_cpu_handing_over_costs_the_cores_what_it_takes() -> None:
+    trace = traces.open(RECORDED / "starved.json.gz")
+    loader = Facts(trace)[LoaderRanges]
+    [finding] = judge_trace(trace).findings
+    left_frac = 1 - loader.calls * HAND_OVER_NS / loader.spans.measure_ns
+    waited_frac = loader.spans.measure_ns / Facts(trace)[Steps].window_ns
+    assert finding.share_frac == pytest.approx(waited_frac * left_frac, rel=0.05) and left_frac < 1
+
+
+def epochs(folder: Path, *, new: bool) -> list[Finding]:
+    """The findings on a GPU job of six epochs of three steps whose loader has workers."""
+    job = GpuJob()
+    for number in range(18):
+        begun = job.now_ns
+        if number % 3 == 0:
+            started = job.now_ns
+            if new:
+                job.pause(2 * MS)
+                job.frame_of("multiprocessing/process.py(110): start", started)
+            reset = job.now_ns
+            job.pause(100 * US)
+            job.frame_of("torch/utils/data/dataloader.py(1233): _reset", reset)
+            job.frame_of("torch/utils/data/dataloader.py(492): __iter__", started)
+        fetched = job.now_ns
+        job.pause(1 * MS if new and number % 3 == 0 else 10 * US)
+        job.host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", fetched, job.now_ns,
+                 category="user_annotation")  # fmt: skip
+        train(job)
+        if new and number % 3 == 2:
+            ended = job.now_ns
+            job.pause(500 * US)
+            job.frame_of("torch/utils/data/dataloader.py(1606): _shutdown_workers", ended)
+        job.step_of(begun)
+    return judge_trace(job.read(folder), rules=(find_rule("starved-input"),)).findings
+
+
+def test_workers_that_are_started_for_each_epoch_stay(tmp_path: Path) -> None:
+    [finding] = epochs(tmp_path, new=True)
+    saving = finding.saving
+    assert "persistent_workers=True" in finding.fix and "new workers every epoch" in finding.title
+    assert saving.value == pytest.approx((2 * MS + 500 * US + 990 * US) / 3, rel=0.03)
+    assert saving.low == pytest.approx((2 * MS + 500 * US) / 3, rel=0.05), "starting and ending them is sure to go"
+    assert any(text.startswith("6 iterations in 18 steps started processes") for text in reported(finding))
+
+
+def test_workers_that_stay_start_once(tmp_path: Path) -> None:
+    assert epochs(tmp_path, new=False) == []
 
 
 def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> None:
