@@ -84,8 +84,8 @@ def page(name: str, folder: Path) -> str:
         "<!-- Written by `python tools/reports.py`. -->\n",
         f"# {made.title}\n",
         f"{reading['what']}\n",
-        "Each answer quotes the lines of the report below that give it; under it stands what was read in the recording by "
-        f"hand, before any rule was tuned ([{made.reading}.json](../../tests/readings/{made.reading}.json)).\n",
+        "Each answer quotes the lines of the report below that give it; under it stands what was read in the recording "
+        f"by hand, before any rule was tuned ([{made.reading}.json](../../tests/readings/{made.reading}.json)).\n",
     ]
     for key, question in QUESTIONS.items():
         parts.append(f"## {question}\n")

@@ -32,7 +32,9 @@ def save_run_findings(
     rows = session.scalars(
         select(Finding).where(Finding.run_id == run.id, Finding.trace_id.is_(None), Finding.rule.in_(rule_ids))
     ).all()
-    replace_findings(session, run.id, rows, [(public_finding(one, "", 0), None) for one in found], now=now)
+    # What was measured needs no track record.
+    measured = [(public_finding(one, "", 0, assume_proven=True), None) for one in found]
+    replace_findings(session, run.id, rows, measured, now=now)
 
 
 def replace_findings(

@@ -186,7 +186,7 @@ def test_savings_are_given_in_the_steps_that_were_given() -> None:
 
 def test_a_recording_that_made_steps_much_longer_names_no_saving() -> None:
     path = str(RECORDED / "starved.json.gz")
-    printed = CliRunner().invoke(analyze, [path, "--untraced-step", "5ms"]).output
+    printed = CliRunner().invoke(analyze, [path, "--untraced-step", "5ms"], env={"COLUMNS": "200"}).output
     assert "Recording made a step 3.2 times as long (15.9 ms; 5.00 ms without), so no saving is named" in printed
     assert "saves  not known" in printed
     assert "Savings are per step" not in printed

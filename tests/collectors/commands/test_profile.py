@@ -204,6 +204,7 @@ def test_without_waiting_it_says_what_was_asked_for(rig: Rig, run: dict[str, Any
         "shapes": True,
         "memory": True,
         "insist": False,
+        "passes": 2,
     }
     said = rig.run("profile", run["run"], "--iterations", "7").stdout
     assert run["workflow"] in said
