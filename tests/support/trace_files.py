@@ -27,7 +27,7 @@ EVENTS: list[dict[str, Any]] = [
     | {"args": {"External id": 2, "Sequence number": 7, "Input Dims": [[8, 32], []], "Input type": ["float", ""]}},
     {"ph": "s", "id": 5, **HOST, "ts": "4313986415010.125", "cat": "fwdbwd", "name": "fwdbwd"},
     {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **HOST, "ts": "4313986415020.001", "dur": "9.999"}
-    | {"args": {"External id": 2, "cbid": 211, "correlation": 41}},
+    | {"args": {"kernel": "mm<Ä>", "External id": 2, "cbid": 211, "correlation": 41}},
     {"ph": "s", "id": 41, **HOST, "ts": "4313986415020.001", "cat": "ac2g", "name": "ac2g"},
     {"ph": "X", "cat": "kernel", "name": "void mm<Ä>(…)", **STREAM, "ts": "4313986415040.007", "dur": "100.003"}
     | {"args": {"External id": 2, "device": 0, "stream": 7, "correlation": 41, "grid": [24, 1, 1]}},
@@ -166,7 +166,7 @@ def tables_of(trace: Trace) -> dict[str, list[tuple[object, ...]]]:
             columns = []
             for column in fields(table):
                 values = getattr(table, column.name).tolist()
-                if column.name in ("name", "group", "dtype"):
+                if column.name in ("name", "group", "dtype", "kernel"):
                     values = [trace.names[value] if value >= 0 else None for value in values]
                 elif column.name in ("tid", "to_tid"):
                     values = [trace.threads[value] for value in values]

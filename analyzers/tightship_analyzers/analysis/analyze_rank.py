@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tightship_analyzers.analysis.engine import failures
+from tightship_analyzers.analysis.graph_captures import join_captures
 from tightship_analyzers.analysis.judge import judge_facts
+from tightship_analyzers.analysis.named_traces import captures_beside
 from tightship_analyzers.analysis.picked_steps import pick_step
 from tightship_analyzers.analysis.rank_figures import rank_figures
 from tightship_analyzers.analysis.rank_part import RankPart
@@ -64,12 +67,33 @@ def analyze_rank(
         raise OtherRank(source, trace.rank)
     if not trace.events:
         raise TightshipError(f"{shown(source, 200)} holds no event with a duration; record the job while it trains")
+    trace = _with_captures(trace, wanted.captures or captures_beside(source))
     if second_pass is not None:
         trace, wanted = _with_second(trace, second_pass, wanted)
     facts = Facts(trace)
     if wanted.step is not None:
         pick_step(facts, wanted.step)
     return _part(facts, wanted, label or source)
+
+
+def _with_captures(trace: Trace, paths: Sequence[str]) -> Trace:
+    """The trace with what captures of its graphs tell; itself, with what speaks against it, where they tell nothing."""
+    if not paths:
+        return trace
+    captures, unread = [], []
+    for path in paths:
+        try:
+            capture = open_source(path)
+        except TightshipError as error:
+            unread.append(shown(str(error), 300))
+            continue
+        if trace.rank is None or capture.rank in (None, trace.rank):
+            captures.append(capture)
+    joined = join_captures(trace, captures)
+    if isinstance(joined, NotApplicable):
+        unread.append(f"captures of graphs were not used: {joined.reason}")
+        joined = trace
+    return replace(joined, warnings=[*joined.warnings, *unread])
 
 
 def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted]:

@@ -15,6 +15,9 @@ from tightship_analyzers.analysis.sources import sources_of
 from tightship_platform.errors import TightshipError
 from tightship_platform.text import shown
 
+CAPTURES = "capture_traces"
+"""Folder for captures of graphs beside the traces that replay them. Source: https://github.com/AMD-AGI/TraceLens, whose
+traces of inference lie so."""
 SUFFIXES = (".json", ".json.gz")
 
 
@@ -38,6 +41,14 @@ def named_traces(paths: Sequence[str]) -> Iterable[tuple[str, bool]]:
             if source not in seen:
                 seen.add(source)
                 yield source, not is_folder
+
+
+def captures_beside(source: str) -> list[str]:
+    """Captures that lie in the folder for them beside a file."""
+    folder = Path(source).parent / CAPTURES
+    if "://" in source or not folder.is_dir():
+        return []
+    return sorted(str(path) for path in folder.iterdir() if path.name.endswith(SUFFIXES))
 
 
 class ReadingBars:
@@ -88,12 +99,13 @@ class ReadingBars:
 
 
 def _files_in(folder: Path) -> tuple[list[str], list[str]]:
-    """What may be traces, and folders that cannot be looked into."""
+    """What may be traces, and folders that cannot be looked into. Captures of graphs, in a folder for them within this
+    one, belong to the traces beside it."""
     closed: list[str] = []
     paths = [
         Path(place, name)
         for place, _, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename)))
         for name in names
-        if name.endswith(SUFFIXES)
+        if name.endswith(SUFFIXES) and (Path(place) == folder or Path(place).name != CAPTURES)
     ]
     return sorted(str(path) for path in paths if path.is_file()), sorted(closed)

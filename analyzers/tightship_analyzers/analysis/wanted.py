@@ -26,6 +26,10 @@ class Wanted:
     gaps: int = 0
     """So many of the longest gaps are kept with what happened meanwhile, for a face that draws them."""
 
+    captures: tuple[str, ...] = ()
+    """Recordings of the captures of graphs that the files replay; none: those that lie beside each file, see
+    named_traces.py."""
+
     assume_proven: bool = False
     """Every rule counts as proven, whatever its track record: for programs that find out whether it is."""
 

@@ -72,6 +72,14 @@ def _duration_ns(_: click.Context, option: click.Parameter, value: str | None) -
     help="Mean step without profiling, such as 120ms; savings are then given in such steps.",
 )
 @click.option(
+    "--capture",
+    "captures",
+    multiple=True,
+    metavar="PATH",
+    help="A recording of the captures of graphs that PATH... replays, for operators and sizes; repeatable.  "
+    "[default: what lies in capture_traces/ beside a file]",
+)
+@click.option(
     "--explain", is_flag=True, help="Also show which facts were derived, their cost and which rules used them."
 )
 @click.option(
@@ -98,6 +106,7 @@ def analyze(
     rules: tuple[str, ...],
     all_steps: bool,
     untraced_step: int | None,
+    captures: tuple[str, ...],
     explain: bool,
     html: str | None,
     jobs: int | None,
@@ -116,7 +125,13 @@ def analyze(
     from tightship_platform.results.codec import fields_of
 
     wanted = Wanted(
-        rank=rank, step=step, rules=rules, all_steps=all_steps, untraced_step_ns=untraced_step, gaps=GAPS if html else 0
+        rank=rank,
+        step=step,
+        rules=rules,
+        all_steps=all_steps,
+        untraced_step_ns=untraced_step,
+        gaps=GAPS if html else 0,
+        captures=captures,
     )
     result = analyze_paths(paths, wanted=wanted, jobs=jobs or cores(), progress=not as_json)
     if html is not None:

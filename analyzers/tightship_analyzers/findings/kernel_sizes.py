@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tightship_analyzers.facts.program.op_shapes import Dims, Inputs
 from tightship_analyzers.facts.roofline.slow_kernels import SlowKernel
-from tightship_analyzers.facts.roofline.work import ATTENTION, CONVOLUTION_BACKWARD, GROUPED, MATRIX, Family
+from tightship_analyzers.facts.roofline.work import ATTENTION, CONVOLUTION_BACKWARD, MATRIX, Family
 from tightship_analyzers.hardware import Device
 from tightship_platform.units import plural
 
@@ -26,6 +26,8 @@ for 8.0, is not. Source: https://github.com/Dao-AILab/flash-attention."""
 
 TUNED = ("out = model(x)", 'out = torch.compile(model, mode="max-autotune")(x)')
 TUNED_ROCM = ("python job.py", "PYTORCH_TUNABLEOP_ENABLED=1 python job.py")
+
+ANOTHER = ("out = experts(tokens)", "out = experts(tokens)  # of another library or backend, or tuned for these sizes")
 
 
 class Advice(NamedTuple):
@@ -93,12 +95,14 @@ def _on_convolution(kernel: SlowKernel, device: Device) -> Advice:
 
 def _on_product(kernel: SlowKernel, device: Device) -> Advice:
     tuned = TUNED_ROCM if device.vendor == "AMD" else TUNED
-    if kernel.op in GROUPED:
+    if kernel.op not in MATRIX:
         rows, groups = kernel.inputs.dims[:2]
         each = rows[0] // groups[0] if len(rows) == 2 else rows[1]
         sizes = f"{_listed([rows, groups])}: {plural(each, 'row')} for each of {plural(groups[0], 'group')} on average"
+        if each >= FEW_ROWS:
+            return Advice("grouped products", sizes, "Try another kernel for the experts, or other tiles", *ANOTHER)
         more = ("out = experts(tokens)", "out = experts(more_tokens)  # a larger batch, or fewer experts a rank")
-        return Advice("grouped products", sizes, "Give each expert more tokens, or try another kernel", *more)
+        return Advice("grouped products", sizes, "Try another kernel or tiles, or give each expert more tokens", *more)
     batch, m, k, n = _sizes(kernel.inputs, *MATRIX[kernel.op])
     sizes = f"({m}×{k}) × ({k}×{n})" + (f", {batch} of them" if batch > 1 else "")
     tiles = _tiles(m, n) * batch

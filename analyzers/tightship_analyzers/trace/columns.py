@@ -120,6 +120,8 @@ class Launches(Table):
     correlation: Int64s
     """Links to the device events that the call started; -1 where missing."""
     external_id: Int64s
+    kernel: Int32s
+    """Name number of the kernel that a call launches, which HIP's calls say; -1 where not recorded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,6 +34,8 @@ __all__ = [
     "NO_NAME",
     "Annotations",
     "Bools",
+    "Captured",
+    "CapturedCall",
     "Collectives",
     "DeviceEvents",
     "EventKind",
@@ -91,6 +93,31 @@ class DeviceProperties:
     """Threads that run in lockstep."""
 
 
+class CapturedCall(NamedTuple):
+    """A kernel as the capture of its graph shows it."""
+
+    op: str
+    """The innermost operator around its launch; empty where there is none."""
+    inputs: Shapes
+    """Of that operator; empty texts where not recorded."""
+    op_kernels: int
+    """Kernels that one call of the operator launches."""
+    touched: tuple[Shapes, ...]
+    """Inputs of the operators that its thread began since the launch before, the last one last: code that launches
+    kernels by itself, such as Triton's, makes views of what it hands over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Captured:
+    """What captures of graphs tell of the kernels that the trace replays."""
+
+    row: Int64s
+    """(kernels,) rows in `Trace.device_events`, ascending."""
+    call: Int64s
+    """(kernels,) rows in `calls`."""
+    calls: tuple[CapturedCall, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
     """One rank's recording."""
@@ -142,6 +169,8 @@ class Trace:
     overheads: Overheads
     links: Links
     collectives: Collectives
+    captured: Captured | None = None
+    """None where no capture of its graphs was given with it."""
 
     @property
     def span_ns(self) -> int:

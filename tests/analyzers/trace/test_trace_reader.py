@@ -37,7 +37,7 @@ def test_every_cell(written: Written) -> None:
         (BASE + 10_125, BASE + 60_125, 'aten::mm "quoted" \\ {[', host, 100, 2, 7, ("[[8,32],[]]", '["float",""]'))
     ]
     assert tables["annotations"] == [(BASE, BASE + 900_500, "ProfilerStep#1", host, 1)]
-    assert tables["launches"] == [(BASE + 20_001, BASE + 30_000, "cudaLaunchKernel", host, 41, 2)]
+    assert tables["launches"] == [(BASE + 20_001, BASE + 30_000, "cudaLaunchKernel", host, 41, 2, "mm<Ä>")]
     copy, reduce = "Memcpy HtoD (Pageable -> Device)", "ncclDevKernel_AllReduce"
     assert tables["device_events"] == [
         (BASE + 40_007, BASE + 140_010, "void mm<Ä>(…)", 0, 7, 41, 2, EventKind.KERNEL, Evidence.NONE, -1, -1, 24, 0),

@@ -46,11 +46,12 @@ class OpShapes:
         if number < 0:
             return NOTHING
         if number not in self._known:
-            self._known[number] = _decoded(self.texts[number])
+            self._known[number] = decoded(self.texts[number])
         return self._known[number]
 
 
-def _decoded(text: Shapes) -> Inputs:
+def decoded(text: Shapes) -> Inputs:
+    """Inputs that such texts tell; nothing where they cannot be read."""
     try:
         dims, types = json.loads(text.dims or "[]"), json.loads(text.types or "[]")
     except ValueError:

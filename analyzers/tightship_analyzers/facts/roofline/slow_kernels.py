@@ -10,7 +10,7 @@ token chose): who is slow by that is slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -23,6 +23,7 @@ from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
 from tightship_analyzers.facts.kernels.unaligned_products import is_unaligned
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.op_shapes import Inputs, OpShapes
+from tightship_analyzers.facts.roofline.captured_work import CapturedWork, CapturedWorks
 from tightship_analyzers.facts.roofline.measured import OpWork, Roofline, tf32_ops
 from tightship_analyzers.facts.roofline.work import ON_ORDINARY_UNITS, Family, Work
 from tightship_analyzers.graph.edits import Float64s
@@ -79,7 +80,7 @@ class SlowKernel:
     inputs: Inputs
     """Of the costliest sizes."""
     calls: Int64s
-    """(calls,) rows in `Trace.host_ops`."""
+    """(calls,) rows in `Trace.host_ops`; none of kernels that a graph replays."""
     rows: Int64s
     """(kernels,) rows in `KernelOps`."""
     left_frac: Float64s
@@ -132,6 +133,7 @@ class SlowKernels:
             if of_size.is_slow:
                 by_kernel.setdefault((kernel, op), []).append(of_size)
         found = [_slow_kernel(facts, parts, launched) for parts in by_kernel.values()]
+        found += _slow_replayed(facts, kernels, roofline.device)
         return cls(tuple(sorted(found, key=lambda one: (one.needed_ns - one.device_ns, one.kernel, one.op))))
 
 
@@ -212,3 +214,36 @@ def _slow_kernel(facts: Facts, parts: list[_Calls], launched: _Launched) -> Slow
         bytes=sum(call.work.bytes for call in calls),
         by_memory=2 * sum(part.memory_ns for part in parts) > needed_ns,
     )
+
+
+def _slow_replayed(facts: Facts, kernels: KernelOps, device: Device) -> Iterator[SlowKernel]:
+    """The same of kernels that a graph replays, where the captures of graphs tell their sizes."""
+    captured, events = facts.find(CapturedWorks), kernels.events
+    if captured is None:
+        return
+    lonely = alone(events)
+    by_sizes: dict[tuple[int, str, Inputs], list[CapturedWork]] = {}
+    for call in captured.calls:
+        is_product = call.work.family is not Family.ELEMENTWISE and call.work.dtype != "fp32"
+        if is_product and lonely[call.row]:
+            by_sizes.setdefault((int(events.name[call.row]), call.op, call.inputs), []).append(call)
+    for (kernel, op, inputs), calls in by_sizes.items():
+        memory_ns, arithmetic_ns = _reached_ns(calls[0].work, calls[0].work.dtype, device)
+        rows = np.array([call.row for call in calls], dtype=np.int64)
+        device_ns = int(events.dur_ns[rows].sum())
+        needed_ns = len(calls) * (max(memory_ns, arithmetic_ns) + EMPTY_KERNEL_NS)
+        if device_ns >= MIN_KERNEL_NS * len(calls) and needed_ns < SLOW_FRAC * device_ns:
+            yield SlowKernel(
+                kernel=facts.trace.names[kernel],
+                op=op,
+                family=calls[0].work.family,
+                inputs=inputs,
+                calls=np.array([], dtype=np.int64),
+                rows=rows,
+                left_frac=np.full(len(rows), needed_ns / device_ns),
+                device_ns=device_ns,
+                needed_ns=round(needed_ns),
+                flops=len(calls) * calls[0].work.flops,
+                bytes=len(calls) * calls[0].work.bytes,
+                by_memory=2 * len(calls) * memory_ns > needed_ns,
+            )

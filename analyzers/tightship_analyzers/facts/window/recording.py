@@ -80,7 +80,7 @@ class Recording:
     def derive(cls, facts: Facts) -> Self:
         """From the runtime's calls and the first work of the device."""
         trace = facts.trace
-        captured, unseen_until_ns = _captured(trace), _unseen_until_ns(trace)
+        captured, unseen_until_ns = captured_spans(trace), _unseen_until_ns(trace)
         starting_ns = first_calls(trace).measure_ns
         marks_steps = trace.names.mask(
             trace.annotations.name, lambda name: name.startswith((PROFILER, OPTIMIZER))
@@ -96,7 +96,7 @@ class Recording:
         )
 
 
-def _captured(trace: Trace) -> Intervals:
+def captured_spans(trace: Trace) -> Intervals:
     """From each begin of a capture to the next end of one by the same thread; to the end of the trace where none is."""
     calls = trace.launches
     begins = calls.take(trace.names.mask(calls.name, matcher(BEGIN_CAPTURE)))

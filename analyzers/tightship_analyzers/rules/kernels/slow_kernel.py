@@ -27,11 +27,15 @@ The saving is what the kernels take beyond what their work needs: at the rate of
 on the device ([devices](../hardware.md)), at half of that for attention and convolutions, at 80 % of the memory's rate,
 and 5 µs for each kernel. A bound, whose low end is 0: whether there is a faster kernel has to be tried.
 
+Sizes of what a graph replays are those of its capture (`tightship analyze REPLAY --capture CAPTURE`), where the same
+kernels are in the same order, and marks name the same batch size.
+
 ## Known misses
-Kernels of unknown work: what a graph replays without its shapes, custom and Triton kernels, attention over pages or
-over packed sequences, forward convolutions without their backward. Elementwise kernels, which are to be fused. Kernels
-whose defect has a rule already: `unfused-attention`, `unaligned-half-dims`, `fp32-gemm`, `low-grid`. Work counts at its
-most: positions that a mask leaves out, experts that no token chose.
+Kernels of unknown work: what a graph replays without its capture, custom and Triton kernels (products of experts by
+triton_kernels are known), attention over pages or over packed sequences, forward convolutions without their backward.
+Elementwise kernels, which are to be fused. Kernels whose defect has a rule already: `unfused-attention`,
+`unaligned-half-dims`, `fp32-gemm`, `low-grid`. Work counts at its most: positions that a mask leaves out, experts that
+no token chose.
 
 ## Source
 Williams, Waterman, Patterson: "Roofline", CACM 52(4), 2009. NVIDIA, "Matrix Multiplication Background User's Guide"
@@ -122,10 +126,14 @@ def _figures(facts: Facts, kernel: SlowKernel) -> Fact:
         rate, unit = kernel.flops / kernel.device_ns / 1e3, "TFLOP/s"
     return fact(
         f"{shown(kernel.kernel, MOST_NAME)}: {plural(len(kernel.rows), 'kernel')}, {time_of(facts, kernel.device_ns)}, "
-        f"{rate:.3g} {unit} where {rate / kernel.reached_frac:.3g} can be reached",
+        f"{_rate(rate)} {unit} where {_rate(rate / kernel.reached_frac)} can be reached",
         kernel.reached_frac,
         "of the rate that can be reached",
     )
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 RULE = TraceRule(

@@ -159,7 +159,8 @@ class EventColumns:
         events, (names, threads, shapes), (unknown, process_names, thread_names) = next(portions)
         self.events += events
         known = {"name": self.names.numbers(names), "tid": self.threads.numbers(threads)}
-        known |= {"group": known["name"], "dtype": known["name"], "shapes": self.shapes.numbers(shapes)}
+        known |= dict.fromkeys(("group", "dtype", "kernel"), known["name"])
+        known |= {"shapes": self.shapes.numbers(shapes)}
         # A number of -1 means that there is none: the extra last cell answers for it.
         known = {column: np.append(numbers, np.int32(-1)) for column, numbers in known.items()}
         for category, count in unknown.items():
@@ -245,6 +246,8 @@ class EventColumns:
             columns["correlation"] = integers([a.correlation for a in args])
         if table in (HOST_OPS, ANNOTATIONS, DEVICE_ANNOTATIONS, LAUNCHES, KERNELS, COPIES, SETS):
             columns["external_id"] = _either([a.external_id for a in args], lambda: [a.old_external_id for a in args])
+        if table == LAUNCHES:
+            columns["kernel"] = self._texts([a.kernel for a in args])
         if table == HOST_OPS:
             columns["seq"] = integers([a.sequence for a in args])
             columns["shapes"] = self._shapes(args)
@@ -303,6 +306,8 @@ class EventColumns:
         )
 
     def _texts(self, values: list[int | str | None]) -> Array:
+        if values.count(None) == len(values):
+            return np.full(len(values), MISSING, dtype=np.int32)
         return np.array([-1 if value is None else self.names[str(value)] for value in values], dtype=np.int32)
 
     def _thread_rows(self, group: list[Any]) -> Array:

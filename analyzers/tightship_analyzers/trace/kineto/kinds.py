@@ -92,6 +92,7 @@ class Args(Struct, gc=False, frozen=True):
     python_id: Number = field(name="Python id", default=-1)
     python_parent_id: Number = field(name="Python parent id", default=-1)
     size: Number = -1
+    kernel: Number = None
     wait_stream: Number = field(name="wait_on_stream", default=-1)
     wait_record: Number = field(name="wait_on_cuda_event_record_corr_id", default=-1)
     dims: Raw | UnsetType = field(name="Input Dims", default=UNSET)
@@ -116,7 +117,7 @@ ARGS_OF: dict[int, tuple[str, ...]] = {
     ANNOTATIONS: _EXTERNAL,
     DEVICE_ANNOTATIONS: _EXTERNAL,
     FRAMES: ("python_id", "python_parent_id"),
-    LAUNCHES: ("correlation", *_EXTERNAL),
+    LAUNCHES: ("correlation", *_EXTERNAL, "kernel"),
     KERNELS: (*_ON_DEVICE, *_EXTERNAL, "bytes", "size", "grid", *_COLLECTIVE),
     COPIES: _MOVED,
     SETS: _MOVED,
