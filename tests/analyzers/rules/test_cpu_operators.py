@@ -164,3 +164,27 @@ def test_casts_there_and_back_are_operators_on_a_cpu(tmp_path: Path, back: list[
     found = job.found("dtype-ping-pong", tmp_path)
     assert [(one.saving.low, one.saving.value) for one in found] == ([(0, 800_000)] if counts else [])
     assert all(one.saving.high == 800_000 + 1_000_000 // 2 for one in found)
+
+
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_filling_gradients_and_the_first_addition_to_each_go_on_a_cpu(tmp_path: Path, zeroed: bool) -> None:
+    """Gradients of two backward passes are added up."""
+    gradients, fill_us, add_us, node = 5, 20, 30, "torch::autograd::AccumulateGrad"
+    job = CpuJob()
+    job.end_step()
+    for _ in range(STEPS):
+        begun = job.now_us
+        for _ in range(gradients if zeroed else 0):
+            job.run("aten::zero_", fill_us)
+        job.mark("Optimizer.zero_grad#SGD.zero_grad", begun, job.now_us + 1)
+        job.now_us += 1
+        for _ in range(2 * gradients):
+            job.op(node, job.now_us, job.now_us + add_us + 1)
+            job.run("aten::add_", add_us)
+            job.now_us += 1
+        job.end_step()
+    found = job.found("zero-grad-memset", tmp_path)
+    assert len(found) == zeroed
+    for finding in found:
+        assert finding.saving.value == gradients * (fill_us + add_us) * 1000
+        assert finding.saving.low == 0 and finding.saving.high == 2 * finding.saving.value
