@@ -16,7 +16,7 @@ from tightship_analyzers import hardware
 from tightship_analyzers import trace as traces
 from tightship_analyzers.facts.kernels.kernel_ops import alone
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.roofline.slow_kernels import SLOW_FRAC, SlowKernels
+from tightship_analyzers.facts.roofline.slow_kernels import SLOW_FRAC, SLOW_PRODUCT_FRAC, SlowKernels
 from tightship_analyzers.findings.kernel_sizes import advice_on
 from tightship_analyzers.findings.model import Finding
 from tightship_analyzers.rules.kernels.slow_kernel import MIN_STEP_FRAC, RULE
@@ -53,20 +53,28 @@ def texts(finding: Finding) -> str:
     return " ".join(getattr(entry, "text", "") for entry in finding.evidence)
 
 
-def test_twice_as_long_as_its_work_needs_is_the_border(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("border", "kernels", "more"), [(SLOW_FRAC, 1, 2), (SLOW_PRODUCT_FRAC, 3, 0)])
+def test_the_border_is_twice_what_the_work_needs_and_less_where_much_can_be_gained(
+    tmp_path: Path, border: float, kernels: int, more: int
+) -> None:
     device = hardware.find(GpuJob().device)
     assert device is not None
     size = 2048
     needed_ns = 2 * size**3 / (device.reached_flops("bf16") or 0) * 1e9 + 5 * US
     for factor, slow in ((0.95, False), (1.05, True)):
-        ns = round(needed_ns / SLOW_FRAC * factor)
-        # Three of them, so that they take their share of the step.
-        job = job_with(lambda job, ns=ns: [product(size, size, size, ns=ns)(job) for _ in range(3)] and None)
+        ns = round(needed_ns / border * factor)
+
+        def put(job: GpuJob, ns: int = ns) -> None:
+            work(job, more)
+            for _ in range(kernels):
+                product(size, size, size, ns=ns)(job)
+
+        job = job_with(put)
         found = judged(job, tmp_path)
         assert bool(found) is slow
         if found:
             assert found[0].saving.low == 0
-            assert found[0].saving.value == pytest.approx(3 * (ns - needed_ns), rel=0.01)
+            assert found[0].saving.value == pytest.approx(kernels * (ns - needed_ns), rel=0.01)
 
 
 def unfused(job: GpuJob) -> None:
