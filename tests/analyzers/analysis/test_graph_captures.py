@@ -20,6 +20,7 @@ from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.roofline.captured_work import CapturedWorks, captured_work
 from tightship_analyzers.trace.model import CapturedCall, Shapes, Trace
+from tightship_platform.results.evidence import Fact
 
 EXPERTS = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1"
 HALVES = "c10::BFloat16"
@@ -33,6 +34,7 @@ PRODUCT = (
     ],
 )
 NORM = ("rmsnorm", "_C::rms_norm", [([[32, 2880]], [HALVES])])
+DECODE = "context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)"
 Kernel = tuple[str, str, list[tuple[list[list[int]], list[str]]]]
 
 
@@ -157,6 +159,20 @@ def test_captures_beside_a_replay_belong_to_it(tmp_path: Path) -> None:
         assert [rank.source for rank in result.ranks] == [str(replayed)]
         assert [finding.where for finding in result.findings] == ["vllm::moe_forward"]
     assert [rank.source for rank in analyze_paths([str(captured.parent)]).ranks] == [str(captured)]
+
+
+def test_a_decode_step_of_known_products_has_its_memory_bound(tmp_path: Path) -> None:
+    replayed = replay(tmp_path / "r.json", ["rmsnorm", EXPERTS, EXPERTS], mark=f"execute_32_{DECODE}")
+    captured = capture(tmp_path / "others" / "c.json", [NORM, PRODUCT, PRODUCT])
+    wanted = Wanted(rules=("small-decode-batch",), captures=(str(captured),))
+    [finding] = analyze_rank(str(replayed), wanted).findings
+    # The product before the graph has 32 × 64 and 64 × 64 halves, and as many results.
+    moved = 2 * (GROUPS * INNER * COLUMNS * 4.25 / 8 + 2 * ROWS * (INNER + COLUMNS)) + 2 * (2 * 32 * 64 + 64 * 64)
+    [bound] = [one for one in finding.evidence if isinstance(one, Fact) and "memory's rate" in one.text]
+    assert bound.value == pytest.approx(moved / 5.325e12 * 1e9)
+    assert f"{32 * 5.325e12 / moved:,.0f} tokens/s at most" in bound.text
+    [alone] = analyze_rank(str(replayed), Wanted(rules=("small-decode-batch",))).findings
+    assert not any("memory's rate" in getattr(one, "text", "") for one in alone.evidence)
 
 
 def test_what_speaks_against_a_capture_is_said(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ The saving is what the same number of tokens takes less in steps of twice as man
 communication, which grow with the batch. A bound, whose low end is 0: whether more requests wait, and which latency is
 asked for, is not in a trace. It is not simulated: the steps do not get shorter, they do more.
 
+Where the sizes of most products are known (of what a graph replays, by its capture), the finding has the memory bound,
+too: the bytes of these products, and the tokens per second at which the memory delivers them.
+
 ## Known misses
 Steps without these marks. Weights of 8 or 4 bits are read faster: there arithmetic sets the pace from a half or a
 quarter of these tokens on, with experts from more of them. Steps with prompts in them. Steps that wait for the host:
@@ -46,6 +49,7 @@ from tightship_analyzers.facts.kernels.device_work import DeviceWork
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.decode_steps import SGLANG, VLLM, DecodeSteps
 from tightship_analyzers.facts.program.places import Places
+from tightship_analyzers.facts.roofline.known_reads import known_reads
 from tightship_analyzers.facts.roofline.slow_kernels import REACHED_MEMORY_FRAC
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import Where, claim, gone, is_worth, share_of, within_window
@@ -55,6 +59,7 @@ from tightship_analyzers.hardware import Device
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import DeviceEvents
+from tightship_platform.results.evidence import Fact
 from tightship_platform.units import format_ns, plural
 
 MIN_STEP_FRAC = 0.05
@@ -63,6 +68,8 @@ BUSY_FRAC = 0.9
 """Of a step, from its first to its last work, the device is busy for at least as long; else the host sets the pace."""
 LEFT_FRAC = 0.5
 """Of a kernel's time in steps of twice as many tokens, for each token."""
+KNOWN_FRAC = 0.5
+"""Of the device's time, kernels of known work: with less the memory bound says little."""
 GROWS = re.compile(r"att(entio)?n|fmha|flash|paged|(?<![a-z])mla|reduce_segments", re.IGNORECASE)
 """Kernels of attention, whose work grows with the requests; the last one joins the parts of vLLM's own."""
 
@@ -107,6 +114,7 @@ def judge(facts: Facts) -> Judgement:
             low_ns=0,
             evidence=[
                 took,
+                _memory_bound(facts, [span for span, _, _ in steps], busy_ns, tokens, device) if decode.whole else None,
                 fact(
                     f"With 16-bit weights this device computes as long as it reads from {most:.0f} tokens a batch on",
                     most,
@@ -118,6 +126,23 @@ def judge(facts: Facts) -> Judgement:
             ],
         )
     ]
+
+
+def _memory_bound(
+    facts: Facts, spans: list[tuple[int, int, int]], busy_ns: int, tokens: int, device: Device
+) -> Fact | None:
+    """What the known products read, and the time that it takes the memory; None where they are the lesser part."""
+    known = known_reads(facts, spans)
+    if known.device_ns < KNOWN_FRAC * busy_ns:
+        return None
+    least_ns = known.bytes / device.memory_bytes_per_s * 1e9
+    rate = f"{tokens / least_ns * 1e9:,.0f} tokens/s"
+    return fact(
+        f"Known products move {known.bytes / len(spans) / 1e9:,.2f} GB a batch, if all experts are read: "
+        f"{format_ns(round(least_ns / len(spans)))} at the memory's rate, or {rate} at most",
+        least_ns / len(spans),
+        "ns a batch",
+    )
 
 
 def worth_tokens(device: Device) -> float | None:
