@@ -188,3 +188,8 @@ def test_filling_gradients_and_the_first_addition_to_each_go_on_a_cpu(tmp_path: 
     for finding in found:
         assert finding.saving.value == gradients * (fill_us + add_us) * 1000
         assert finding.saving.low == 0 and finding.saving.high == 2 * finding.saving.value
+
+
+def test_elementwise_operators_of_a_cpu_are_not_called_clean(tmp_path: Path) -> None:
+    verdict = judge_trace(steps(CpuJob()).read(tmp_path))
+    assert "accelerator" in verdict.not_judged["unfused-elementwise"].reason

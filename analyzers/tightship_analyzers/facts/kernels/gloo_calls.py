@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.program.op_shapes import MAX_DIMS
 from tightship_analyzers.facts.window.steps import Steps
@@ -75,6 +76,19 @@ class GlooCalls:
             end_ns=marks.end_ns[found[:, 3]],
             most_bytes=np.array([sizes[number] for number in ops.shapes[found[:, 2]].tolist()], dtype=np.int64),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedCollectives:
+    """There are collectives to judge: `CollectiveCalls` of a device, in a job on the CPU `GlooCalls`."""
+
+    needs: ClassVar[Needs] = ()
+
+    @classmethod
+    def derive(cls, facts: Facts) -> Self | NotApplicable:
+        """Needs one of the two."""
+        missing = facts.missing((GlooCalls,) if facts.trace.device_kind == "cpu" else (CollectiveCalls,))
+        return cls() if missing is None else missing
 
 
 def _named(trace: Trace, column: Int32s, prefix: str) -> list[int]:

@@ -46,7 +46,7 @@ import numpy as np
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.activity.host_activity import host_collectives
 from tightship_analyzers.facts.kernels.collective_calls import CollectiveCalls
-from tightship_analyzers.facts.kernels.gloo_calls import GlooCalls
+from tightship_analyzers.facts.kernels.gloo_calls import GlooCalls, RecordedCollectives
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.program.enclosing import outermost
 from tightship_analyzers.facts.window.steps import Steps
@@ -89,10 +89,7 @@ GLOO_BYTES_PER_S = 10e9 / 8
 
 def judge(facts: Facts) -> Judgement:
     """One finding per kind of collective."""
-    if facts.trace.device_kind == "cpu":
-        return _on_cpu(facts)
-    missing = facts.missing((CollectiveCalls,))
-    return _on_device(facts) if missing is None else missing
+    return _on_cpu(facts) if facts.trace.device_kind == "cpu" else _on_device(facts)
 
 
 def _on_device(facts: Facts) -> Judgement:
@@ -165,9 +162,6 @@ def _issuing(facts: Facts, calls: Int64s) -> HostOps:
 
 
 def _on_cpu(facts: Facts) -> Judgement:
-    missing = facts.missing((GlooCalls,))
-    if missing is not None:
-        return missing
     calls = facts[GlooCalls]
     if not (calls.most_bytes >= 0).any():
         return NotApplicable("needs the collectives' input shapes; record with record_shapes=True")
@@ -229,7 +223,7 @@ def _spans(facts: Facts, rows: Int64s) -> Intervals:
 
 RULE = TraceRule(
     id="tiny-collectives",
-    needs=(Steps, DeviceGaps),
+    needs=(Steps, DeviceGaps, RecordedCollectives),
     title="Many small collectives where a few large ones would do",
     fix="Merge them into buckets",
     judge=judge,

@@ -30,7 +30,8 @@ is 0, the value two thirds of all but the longest kernel of each chain, and the 
 within a chain count as well, up to 10 µs each; of longer ones the host is the cause.
 
 ## Known misses
-Elementwise kernels that stand alone between two matrix products: a compiler fuses them only with products of its own.
+Jobs on a CPU are not judged: what fused code takes there, the recorded operators do not tell. Elementwise kernels that
+stand alone between two matrix products: a compiler fuses them only with products of its own.
 Gradients that are added up, and loops over parameters. The host time that a compiled region needs less counts as far as
 the device is spared, no further; see `launch-bound`. No finding where the device waits for workers of the data loader,
 or idles for its host for longer than it would be spared in a trace that cannot be simulated.
@@ -93,6 +94,8 @@ ENGINE_FIX = (
     "Use the engine's fused operators: routing in one kernel, the norm with what comes before it, the rotary embedding "
     "with the write to the cache"
 )
+OPERATORS = r"^aten::(?:add|sub|mul|div|pow|exp|log|sqrt|rsqrt|tanh|sigmoid|silu|gelu|relu|where|masked_fill)_?$"
+"""Elementwise ones. On a CPU, where no kernel shows that there is something to judge, they do."""
 RMS_NORM = ("mean", "rsqrt")
 """Operators of an RMS norm that is spelt out."""
 
@@ -257,5 +260,5 @@ RULE = TraceRule(
     fix="Fuse them: torch.compile the block",
     judge=judge,
     page=__doc__ or "",
-    signs=re.compile(f"{MEMORY_BOUND.pattern}|{ENGINE.pattern}", re.IGNORECASE),
+    signs=re.compile(f"{MEMORY_BOUND.pattern}|{ENGINE.pattern}|{OPERATORS}", re.IGNORECASE),
 )
