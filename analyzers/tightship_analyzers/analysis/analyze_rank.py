@@ -29,7 +29,7 @@ from tightship_analyzers.trace.model import Trace
 from tightship_platform.errors import TightshipError
 from tightship_platform.results.analysis.figures import FactCost
 from tightship_platform.results.analysis.finding import TraceFinding
-from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.results.analysis.rank import RankAnalysis, is_stretched
 from tightship_platform.results.finding import FindingSaving
 from tightship_platform.text import shown
 from tightship_platform.vocabulary import Method, Standing
@@ -68,12 +68,16 @@ def analyze_rank(
     if not trace.events:
         raise TightshipError(f"{shown(source, 200)} holds no event with a duration; record the job while it trains")
     trace = _with_captures(trace, wanted.captures or captures_beside(source))
+    times = None
     if second_pass is not None:
-        trace, wanted = _with_second(trace, second_pass, wanted)
+        trace, wanted, times = _with_second(trace, second_pass, wanted)
     facts = Facts(trace)
     if wanted.step is not None:
         pick_step(facts, wanted.step)
-    return _part(facts, wanted, label or source)
+    part = _part(facts, wanted, label or source)
+    if times is None or wanted.step is not None:
+        return part
+    return _timed(part, _part(Facts(times), wanted, label or source))
 
 
 def _with_captures(trace: Trace, paths: Sequence[str]) -> Trace:
@@ -96,8 +100,24 @@ def _with_captures(trace: Trace, paths: Sequence[str]) -> Trace:
     return replace(joined, warnings=[*joined.warnings, *unread])
 
 
-def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted]:
-    """Both recordings as one trace; the first alone, and what makes it less, where they cannot be joined."""
+def _timed(part: RankPart, times: RankPart) -> RankPart:
+    """The part of a recording without places, with what only the stretched one beside it shows.
+
+    :param part: of the stretched one.
+    """
+    priced = {finding.rule for finding in times.findings}
+    return replace(
+        times,
+        findings=[*times.findings, *(finding for finding in part.findings if finding.rule not in priced)],
+        not_judged={rule: why for rule, why in times.not_judged.items() if rule in part.not_judged},
+        failed_rules=sorted({*times.failed_rules, *part.failed_rules}),
+    )
+
+
+def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted, Trace | None]:
+    """Both recordings as one trace; where they cannot be joined the first, and what makes it less. Where recording has
+    stretched that one, the second comes beside it, which has no places but those that are open throughout."""
+    times = None
     joined: Trace | NotApplicable
     try:
         second = open_source(path)
@@ -105,14 +125,23 @@ def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted
     except TightshipError as error:
         joined = NotApplicable(str(error))
     else:
-        steps = Facts(second).find(Steps)
+        steps, theirs = Facts(second).find(Steps), Facts(first).find(Steps)
         if steps is not None and wanted.untraced_step_ns is None:
             wanted = replace(wanted, untraced_step_ns=steps.mean_ns)  # at most: it was recorded, too
+        if isinstance(joined, NotApplicable) and theirs and is_stretched(theirs.mean_ns, wanted.untraced_step_ns):
+            beside = join_passes(first, second, matched_frac=-1)
+            times = None if isinstance(beside, NotApplicable) else beside
+    if times is not None:
+        remark = (
+            "recorded twice, and steps of the two recordings did other work: times are of the second one; findings "
+            "without a saving are of the first, whose times recording has stretched"
+        )
+        return first, wanted, replace(times, warnings=[remark, *times.warnings])
     if isinstance(joined, NotApplicable):
         remark = f"judged by the first of two recordings, whose times recording has stretched: {joined.reason}"
-        return replace(first, warnings=[remark, *first.warnings]), wanted
+        return replace(first, warnings=[remark, *first.warnings]), wanted, None
     remark = "recorded twice: times are of the second recording, places and shapes of the first"
-    return replace(joined, warnings=[remark, *joined.warnings]), wanted
+    return replace(joined, warnings=[remark, *joined.warnings]), wanted, None
 
 
 def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:

@@ -27,9 +27,10 @@ MATCHED_FRAC = 0.5
 """Share of the second recording's steps that need a counterpart: where most have none, the job did other work."""
 
 
-def join_passes(first: Trace, second: Trace) -> Trace | NotApplicable:
+def join_passes(first: Trace, second: Trace, *, matched_frac: float = MATCHED_FRAC) -> Trace | NotApplicable:
     """The second recording with the frames, shapes and allocations of the first. See [Note: two recordings, one trace].
 
+    :param matched_frac: share of its steps of which more need a counterpart; below 0 none does.
     :returns: or why the two cannot be joined.
     """
     ours, theirs = Facts(second).find(Steps), Facts(first).find(Steps)
@@ -41,7 +42,7 @@ def join_passes(first: Trace, second: Trace) -> Trace | NotApplicable:
     known = {text: number for number, text in enumerate(texts)}
     names = np.array([known.get(text, -1) for text in first.names], dtype=np.int32)
     pairs = list(_pairs(first.host_ops, theirs, second.host_ops, ours, names))
-    if len(pairs) <= MATCHED_FRAC * ours.count:
+    if len(pairs) <= matched_frac * ours.count:
         return NotApplicable(
             f"of {plural(ours.count, 'step')} of the second recording {len(pairs)} called the same operators as one of "
             "the first"
@@ -58,7 +59,7 @@ def join_passes(first: Trace, second: Trace) -> Trace | NotApplicable:
         ]
         for pair in steps:
             shapes[pair.rows] = np.where(pair.shapes >= 0, pair.shapes + len(second.shapes), -1)
-        places.move(tid, own, steps, second)
+        places.move(tid, own, steps, theirs, second)
     used = np.unique(places.frame_names)
     new = {number: known.get(first.names[number], len(texts) + at) for at, number in enumerate(used.tolist())}
     frames = places.frames(np.array([new.get(number, -1) for number in range(len(first.names))], dtype=np.int32))
@@ -183,11 +184,14 @@ class _Places:
         self._moved: dict[type[Table], list[tuple[Int64s, Int64s, Int64s, int]]] = {Frames: [], MemoryEvents: []}
         """(rows, start, end, thread) of each piece."""
 
-    def move(self, tid: int, own: int, steps: list[_Pair], second: Trace) -> None:
+    def move(self, tid: int, own: int, steps: list[_Pair], theirs: Steps, second: Trace) -> None:
         """Move those of one thread into every step of the second recording that has a counterpart."""
         rows = np.flatnonzero(self._frames.tid == tid)
         start_ns, end_ns = self._frames.start_ns[rows], self._frames.end_ns[rows]
-        outer = (start_ns <= min(p.start_ns for p in steps)) & (end_ns >= max(p.end_ns for p in steps))
+        first_ns = min((pair.start_ns for pair in steps), default=theirs.host_start_ns)
+        last_ns = max((pair.end_ns for pair in steps), default=theirs.host_end_ns)
+        # The tracer ends what is still open when it has seen its last call, which may be before the last step ends.
+        outer = (start_ns <= first_ns) & (end_ns >= min(last_ns, int(end_ns.max(initial=first_ns))))
         always = np.full(int(outer.sum()), second.start_ns, dtype=np.int64)
         self._moved[Frames].append((rows[outer], always, np.full_like(always, second.end_ns), own))
         within: dict[int, Int64s] = {}

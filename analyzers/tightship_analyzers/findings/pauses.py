@@ -62,13 +62,13 @@ def claim_pauses(
     change: Evidence,
     cause: str,
     what: str,
-    sure_frac: float = 1.0,
+    sure_ns: Callable[[Intervals], int] = lambda claims: claims.measure_ns,
 ) -> Iterator[Finding]:
     """Findings on the places whose pauses cost the device at least this share of the window.
 
     :param title: from the claims and the name of what paused.
     :param what: noun for one pause; its plural ends in s.
-    :param sure_frac: share of the value that is the low end.
+    :param sure_ns: the low end, from the claims.
     """
     for place, rows in _by_place(facts, pauses).items():
         start_ns, end_ns = pauses.start_ns[rows], pauses.end_ns[rows]
@@ -94,7 +94,7 @@ def claim_pauses(
             title=title(claims, name),
             where=Where(place),
             fix=fix,
-            low_ns=int(claims.measure_ns * sure_frac),
+            low_ns=sure_ns(claims),
             high_ns=held_ns,
             gap=cause,
             evidence=[

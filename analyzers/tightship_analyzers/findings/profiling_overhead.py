@@ -9,8 +9,10 @@ keeps its share of the step: V × U / T.
 Of a job that computes on the CPU more is known: a share of D between s and S lies in the claims, see
 [Note: recording costs per event]. There the saving lies between V − S × D and V − s × D.
 
-Where T is more than STRETCHED times U, nothing is said of the saving: what recording added sits where there are most
-calls, and a share of the recorded step is mostly a share of that. The finding stays, with its place.
+Where T is more than STRETCHED times U, what recording added sits where there are most calls, and a share of the
+recorded step is mostly a share of that. V − D stays sure: the rest of the step, T − V, takes no longer without
+recording. So where V − D is more than nothing, as of a step that does little else, the saving is named, as a bound;
+otherwise the finding stays, with its place, and names none.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Saving
 from tightship_platform.results.analysis.rank import is_stretched, stretch_words
 from tightship_platform.units import format_frac, format_ns
+from tightship_platform.vocabulary import Method
 
 
 def correct_for_overhead(
@@ -34,14 +37,15 @@ def correct_for_overhead(
     """
     if not untraced_ns or untraced_ns >= traced_ns:
         return finding
-    if is_stretched(traced_ns, untraced_ns):
+    stretched = is_stretched(traced_ns, untraced_ns)
+    if stretched and finding.saving.low <= traced_ns - untraced_ns:
         why = f"{stretch_words(traced_ns, untraced_ns)}: what this costs without recording is not known"
         evidence = [*finding.evidence, fact(why, traced_ns / untraced_ns, "ratio")]
         return replace(finding, saving=Saving(value=0, low=0, high=0), share_frac=0.0, without=None, evidence=evidence)
     saving, added_ns = finding.saving, traced_ns - untraced_ns
     value = saving.value * untraced_ns // traced_ns
     least, most = 0.0, 1.0
-    if cost is not None and len(finding.claims):
+    if cost is not None and len(finding.claims) and not stretched:
         bounds = (*cost.shares(finding.claims), saving.value / traced_ns)  # a simulated saving is not all in its claims
         least, most = min(bounds), max(bounds)
     low = min(value, max(0, saving.low - math.ceil(most * added_ns)))
@@ -50,7 +54,7 @@ def correct_for_overhead(
     where = f"of that {format_frac(least)} to {format_frac(most)} may lie here, and " if most - least < 1 else ""
     return replace(
         finding,
-        saving=Saving(value=value, low=low, high=high, method=saving.method),
+        saving=Saving(value=value, low=low, high=high, method=Method.BOUND if stretched else saving.method),
         evidence=[
             *finding.evidence,
             fact(

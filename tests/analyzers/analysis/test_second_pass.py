@@ -236,6 +236,30 @@ def test_a_second_file_that_is_no_trace_leaves_the_first(tmp_path: Path, content
     assert part.analysis.summary.warnings[0].startswith("judged by the first of two recordings")
 
 
+def test_steps_that_did_other_work_are_priced_by_the_second_where_the_first_is_stretched(tmp_path: Path) -> None:
+    """A step that compiles is like no other: times are of the second, and the place is what is open throughout."""
+    compiling = "entire_frame_compile (dynamo_timed)"
+    for name, width_us, ops in (("a", 4000, 3), ("b", 1000, 2)):
+        made = MadeTrace()
+        made.steps(1000)
+        for start_us in (1000, 1000 + width_us):
+            _step(made, start_us, width_us, ops=ops, frames=False)
+            made.op(compiling, start_us + width_us * 8 // 10, start_us + width_us * 9 // 10)
+        if name == "a":
+            made.frame("train.py(1): main", 0, 8_000)  # the last call that the tracer saw
+        (tmp_path / name).mkdir()
+        made.read(tmp_path / name)
+    first, second = (str(tmp_path / name / "made.json") for name in "ab")
+    wanted = Wanted(untraced_step_ns=1_000_000, assume_proven=True)
+    part = analyze_rank(first, wanted, second_pass=second)
+    assert part.analysis.summary.step_ns is not None and part.analysis.summary.step_ns.mean == 1_000_000
+    assert "steps of the two recordings did other work" in part.analysis.summary.warnings[0]
+    [finding] = (finding for finding in part.findings if finding.rule == "recompilation")
+    assert finding.saving.value == pytest.approx(100_000, rel=0.02) and "train.py:1" in finding.where
+    alone = [one.saving.value for one in analyze_rank(first, wanted).findings if one.rule == "recompilation"]
+    assert alone and set(alone) == {None}, "alone the first one is stretched"
+
+
 def test_the_first_alone_is_priced_in_the_steps_of_the_second(tmp_path: Path) -> None:
     """They do other work, so they are not joined; but how long a step takes with less recording is known."""
     _made(tmp_path / "a", 1200, 1200, ops=3)

@@ -25,7 +25,7 @@ from tightship_analyzers.findings.overlap import merge_claims
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.fleet.untraced_steps import Counted, median_step
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.vocabulary import SavingUnit
+from tightship_platform.vocabulary import Method, SavingUnit
 from tightship_platform.wire import STRETCHED
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
@@ -177,6 +177,11 @@ class TestProfilingOverhead:
         assert (bare.saving, bare.share_frac) == (Saving(value=0, low=0, high=0), 0.0)
         assert (bare.place, bare.claims) == (one.place, one.claims), "it stays, and what it covers"
         assert "times as long" in bare.evidence[-1].text
+
+    def test_what_fills_a_stretched_step_is_sure_but_for_what_was_added(self) -> None:
+        one = finding("a", (0, 1900), low=1900, high=1900)
+        saving = correct_for_overhead(one, traced_ns=1000, untraced_ns=500).saving
+        assert saving == Saving(value=475, low=450, high=500, method=Method.BOUND), "the rest takes 50 at most"
 
     def test_a_trace_that_recording_stretched_says_so_and_names_no_seconds(self) -> None:
         trace = traces.open(RECORDED / "starved.json.gz")

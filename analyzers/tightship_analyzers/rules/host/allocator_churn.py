@@ -73,7 +73,7 @@ def judge(facts: Facts) -> Judgement:
         ),
         cause="allocator",
         what="allocator call",
-        sure_frac=0.5,
+        sure_ns=lambda claims: claims.measure_ns // 2,
     )
 
 
