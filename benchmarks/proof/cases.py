@@ -88,11 +88,13 @@ PAIRS = (
     Case(job="recommender_adagrad", rule=OPTIMIZER, asks="fused=True", steps=200, recorded=20, is_found=True),
     Case(job="trainer_adamw", rule=OPTIMIZER, asks="fused", steps=80, is_found=True),
     Case(job="zeroed_gradients", rule="zero-grad-memset", asks="set_to_none=True", steps=100),
-    Case(job="written_attention", rule="unfused-attention", asks="scaled_dot_product_attention", steps=30),
-    Case(job="eager_bert", rule="unfused-attention", asks="sdpa", steps=30),
+    Case(
+        job="written_attention", rule="unfused-attention", asks="scaled_dot_product_attention", steps=30, is_found=True
+    ),
+    Case(job="eager_bert", rule="unfused-attention", asks="sdpa", steps=30, is_found=True),
     Case(job="float_norm", rule="dtype-ping-pong", asks="layer_norm", steps=30),
     Case(job="written_gelu", rule="unfused-elementwise", asks="torch.compile", steps=80),
-    Case(job="reduce_each_gradient", rule="tiny-collectives", asks="flat", steps=60, ranks=2),
+    Case(job="reduce_each_gradient", rule="tiny-collectives", asks="flat", steps=60, ranks=2, is_found=True),
     Case(job="small_buckets", rule="tiny-collectives", asks="bucket", steps=60, ranks=2),
     Case(job="uneven_ranks", rule="straggling-rank", asks="LengthGrouped", steps=60, ranks=2),
 )

@@ -89,7 +89,7 @@ def judge(facts: Facts) -> Judgement:
                     "round trips",
                 ),
                 mostly_in(facts, by, events.dur_ns),
-                change("norm(x.float()).to(x.dtype)", "norm(x)  # accumulates in float32 by itself"),
+                change("layer_norm(x.float(), …).to(x.dtype)", "layer_norm(x, …)  # accumulates in float32 by itself"),
             ],
             without=_without_operators(ops, rows) if kernels is None else Edits.without_device(kernels.row[rows]),
         )
