@@ -53,6 +53,15 @@ PAGES = {
         sure=("right in 1 of 1 real case", "more comes back only once it launches faster"),
         next=("gradient_as_bucket_view=True", "broadcast_buffers=False", "channels_last"),
     ),
+    "serving": Page(
+        title="Serving: one decode step of vLLM on MI300X",
+        reading="vllm_decode_replay",
+        bound=("GPU busy", "_bf16xbf16xmxfp4_16x128x256x1: 24 kernels", "_16x128x256x1_swiglu: 24 kernels"),
+        first=("Slow grouped products", "Try another kernel or tiles"),
+        brings=("4.18 ms",),
+        sure=("if all experts are read", "replayed kernels are those of", "Unproven: right in 2 of 2 real cases"),
+        next=("Unfused short kernels", "engine's fused operators", "more requests run at once"),
+    ),
 }
 
 

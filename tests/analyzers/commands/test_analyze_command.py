@@ -106,7 +106,7 @@ def test_json_keys_are_stable() -> None:
 def test_the_report_names_share_place_and_fix() -> None:
     result = run(RECORDED / "starved.json.gz")
     assert result.exit_code == 0
-    saving = "estimate, upper bound 14.1 ms a step"
+    saving = "estimate, upper bound 13.1 ms a step"
     for words in ("input", "productive", "starved-input", "jobs.py:", "num_workers=", saving, "CPU only"):
         assert words in result.output
     assert "\x1b" not in result.output, "no colours where there is no terminal"
