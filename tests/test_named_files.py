@@ -21,8 +21,8 @@ NOT_OURS = {
 LIBRARIES = ("torch/", "torchtitan/", "transformers/")
 HISTORY = ("CHANGELOG.md", "docs/decisions/0014-tests-and-their-successors.md")
 """They may name what is gone."""
-REPORTS = "docs/reports/"
-"""What our report says of recorded jobs names the scripts of these."""
+OTHERS = ("tests/data/", "docs/reports/")
+"""Recordings of jobs, and what our report says of them, name the scripts of these."""
 
 
 def tracked() -> list[str]:
@@ -59,7 +59,7 @@ def missing(text: str, paths: set[str]) -> list[str]:
 def test_every_named_file_exists(kind: str) -> None:
     listed = tracked()
     paths = ends_of([name for name in listed if name.endswith(".py")])
-    read = [name for name in listed if name.endswith(f".{kind}") and not name.startswith(("tests/data/", REPORTS, *HISTORY))]
+    read = [name for name in listed if name.endswith(f".{kind}") and not name.startswith((*OTHERS, *HISTORY))]
     found = {}
     for path in read:
         text = (ROOT / path).read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ from document import document, show
 from job_runs import JobFailed, fixed, recorded, timed
 from watched_job import Timed
 
-from tightship_analyzers.rules.track_record import write_outcomes
+from tightship_analyzers.findings.track_record import write_outcomes
 from tightship_platform.errors import TightshipError
 
 OUT = HERE.parent / "out"

@@ -10,7 +10,7 @@ from hazard_traces import HAZARDS
 from trace_files import Written
 from warm_python import OPTIMIZERS, warm_python
 
-from tightship_analyzers.rules import track_record
+from tightship_analyzers.findings import track_record
 from tightship_analyzers.rules.catalogue import RULES
 
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from readings.reading import Item, Reading, read_all
 
 from tightship_analyzers.analysis.from_files import analyze_paths
+from tightship_analyzers.findings.track_record import write_outcomes
 from tightship_analyzers.report.sentences import headline
-from tightship_analyzers.rules.track_record import write_outcomes
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.evidence import Fact
 

@@ -21,9 +21,9 @@ from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.evidence import fact, longest_gaps
 from tightship_analyzers.findings.model import Finding
+from tightship_analyzers.findings.track_record import record_of
 from tightship_analyzers.metrics.step_filter import launched_between
 from tightship_analyzers.ranks.arrivals import collective_arrivals
-from tightship_analyzers.rules.track_record import record_of
 from tightship_analyzers.trace.blocks import Progress
 from tightship_analyzers.trace.model import Trace
 from tightship_platform.errors import TightshipError
@@ -180,7 +180,7 @@ def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
 
 def public_finding(finding: Finding, trace: str, rank: int, *, assume_proven: bool = False) -> TraceFinding:
     """The public record of a finding, without the intervals that only the judging needs. What no real cases have proven
-    is a bound: see [Note: standing] in rules/track_record.py."""
+    is a bound: see [Note: standing] in findings/track_record.py."""
     saving, record = finding.saving if finding.saving.high else None, record_of(finding.rule)
     standing = Standing.PROVEN if assume_proven else record.standing
     is_proven = standing is Standing.PROVEN

@@ -12,9 +12,9 @@ from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import RankRule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
+from tightship_analyzers.findings.track_record import led_by_proven
 from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
-from tightship_analyzers.rules.track_record import led_by_proven
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.run import RunAnalysis

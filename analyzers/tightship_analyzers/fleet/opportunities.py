@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from tightship_analyzers.findings.track_record import led_by_proven, standing_of
 from tightship_analyzers.rules.catalogue import RUN_RULES
-from tightship_analyzers.rules.track_record import led_by_proven, standing_of
 from tightship_platform.vocabulary import Method, Standing
 
 _OF_SAMPLES = frozenset(rule.id for rule in RUN_RULES)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from tightship_analyzers.findings.track_record import led_by_proven
 from tightship_analyzers.fleet.account import Phases, stepping_ns
 from tightship_analyzers.fleet.accounting import represents_run
 from tightship_analyzers.fleet.history import read_phases
@@ -22,7 +23,6 @@ from tightship_analyzers.fleet.opportunities import (
     rank_workflow,
     standing_of_opportunity,
 )
-from tightship_analyzers.rules.track_record import led_by_proven
 from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.results.analysis.rank import is_stretched
 from tightship_platform.units import NS_PER_S, now_ns

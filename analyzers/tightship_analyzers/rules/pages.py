@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tightship_analyzers.findings.model import AnyRule, Rule, Scope
-from tightship_analyzers.rules.track_record import record_of
+from tightship_analyzers.findings.track_record import record_of
 from tightship_platform.results.rule import RulePage
 
 _SCOPES = {

@@ -8,7 +8,7 @@ import sys
 
 from source_tree import ROOT
 
-MOST_STEPS = 31
+MOST_STEPS = 30
 PROGRAM = """
 import sys
 from call_walk import walk

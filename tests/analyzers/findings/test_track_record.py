@@ -12,12 +12,8 @@ from rule_jobs import job_of
 
 from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.commands.analyze import analyze
-from tightship_analyzers.fleet import opportunities
-from tightship_analyzers.report.html.page import page
-from tightship_analyzers.report.sentences import APART
-from tightship_analyzers.rules import track_record
-from tightship_analyzers.rules.catalogue import RULES
-from tightship_analyzers.rules.track_record import (
+from tightship_analyzers.findings import track_record
+from tightship_analyzers.findings.track_record import (
     TrackRecord,
     led_by_proven,
     record_of,
@@ -25,6 +21,10 @@ from tightship_analyzers.rules.track_record import (
     track_records,
     write_outcomes,
 )
+from tightship_analyzers.fleet import opportunities
+from tightship_analyzers.report.html.page import page
+from tightship_analyzers.report.sentences import APART
+from tightship_analyzers.rules.catalogue import RULES
 from tightship_platform.vocabulary import Standing
 
 ROOT = Path(__file__).parents[3]
