@@ -76,7 +76,7 @@ def test_a_diff_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_case_is_recorded_measured_and_judged(case: Case) -> None:
     row = proof.proved(replace(case, steps=SHORT), alternations=1, afresh=True)
     assert row.failed is None
-    assert row.step_ns > 0 and row.cpu_ns > 0
+    assert row.step_ns > 0 and row.cpu_ns is not None  # counted in ticks of 10 ms, of which short steps have none
     assert (row.measured is None) == (case.diff is None)
     if case.is_found:
         assert row.predicted is not None, row
