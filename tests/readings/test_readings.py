@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import reference_data
 from readings.reading import FOLDER, read_all, read_reading
+from readings.score import score
 
 from tightship_analyzers.rules.catalogue import RULES
 
@@ -48,6 +49,14 @@ def test_its_script_imports_nothing_of_ours(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_traces_are_there(name: str) -> None:
     assert all((reference_data.TRACES / trace).is_file() for trace in read_reading(FOLDER / f"{name}.json").traces)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_said_of_it_that_the_reading_forbids(name: str) -> None:
+    scored = score(read_reading(FOLDER / f"{name}.json"), reference_data.TRACES)
+    assert [one.line for one in scored.said if one.verdict == "forbidden"] == []
+    assert scored.contradictions == []
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class OneShotDaemon:
     ) -> None:
         self.sent: dict[int, Path] = {}
         """By pid: where its trace will be."""
-        self._starts: dict[int, int] = {}
+        self.starts: dict[int, int] = {}
         """By pid: when its window opens; 0 where steps are counted."""
         self._run_dir = run_dir
         self._config = config
@@ -58,14 +58,14 @@ class OneShotDaemon:
 
     def is_recording(self, pid: int) -> bool:
         """The window of this process is open, or was: Kineto has opened its file, and the start is past."""
-        return pid in self.sent and self._has_opened(pid) and time.time_ns() > self._starts[pid]
+        return pid in self.sent and self._has_opened(pid) and time.time_ns() > self.starts[pid]
 
     def _has_opened(self, pid: int) -> bool:
         final = self.sent[pid]
         return final.exists() or final.with_name(f"{final.name}.tmp").exists()
 
     def _was_refused(self, pid: int, asks_for: int) -> bool:
-        start_ns = self._starts[pid]
+        start_ns = self.starts[pid]
         is_late = start_ns > 0 and time.time_ns() > start_ns + REFUSED_NS
         return is_late and bool(asks_for & 2) and not self._has_opened(pid)
 
@@ -103,7 +103,7 @@ class OneShotDaemon:
         deadline_ns = time.time_ns() + int(self._patience_s * 1e9)
         if not arm_capture(place, uid=os.getuid(), trace=final, deadline_ns=deadline_ns, **reported):
             return b""
-        self._starts[pid] = reported.get("start_ns", 0)
+        self.starts[pid] = reported.get("start_ns", 0)
         self.sent[pid] = final
         lines = {"ACTIVITIES_LOG_FILE": trace, **settings}
         return "".join(f"{key}={value}\n" for key, value in lines.items()).encode()

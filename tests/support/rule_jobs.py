@@ -371,12 +371,15 @@ EXPECTED_NS: dict[str, int] = {
 """Rule → what the defect costs a step, where the job is built so that it is known exactly."""
 
 
-def job_of(rule: str, *, bad: bool) -> GpuJob:
-    """The whole recording: STEPS equal steps, and the begin of another."""
+def job_of(rule: str, *, bad: bool, only_step: int | None = None) -> GpuJob:
+    """The whole recording: STEPS equal steps, and the begin of another.
+
+    :param only_step: which of them has the defect; None: all have.
+    """
     job = GpuJob()
-    for _ in range(STEPS):
+    for step in range(STEPS):
         begun = job.now_ns
-        JOBS[rule](job, bad)
+        JOBS[rule](job, bad and only_step in (None, step))
         job.drain()
         job.step_of(begun)
     job.begin_step()

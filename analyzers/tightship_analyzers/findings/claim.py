@@ -11,6 +11,7 @@ from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.places import Places
+from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.evidence import fact, worst_gap
 from tightship_analyzers.findings.model import Finding, Rule, Saving
@@ -23,11 +24,26 @@ from tightship_platform.vocabulary import SavingUnit
 
 WORKERS_FRAC = 0.05
 """Share of the step above which waiting for input counts; source: the profiler's TensorBoard plugin."""
+MANY_STEPS = 3
+"""Of so many recorded steps or more, what only one has is not taken for a part of every step. Of two it may be every
+other one."""
+ONCE = fact("In one step only: whether it comes back is not recorded; record for longer")
 
 
 def is_worth(facts: Facts, claims: Intervals, min_frac: float) -> bool:
-    """Is it at least this share of the window?"""
-    return 0 < claims.measure_ns >= min_frac * facts[Window].window_ns
+    """Is it at least this share of the window, less what recording is known to have added to it?"""
+    graph = facts.find(DependencyGraph)
+    window_ns = facts[Window].window_ns - (graph.profiling_ns if graph is not None else 0)
+    return 0 < claims.measure_ns >= min_frac * window_ns
+
+
+def comes_back(facts: Facts, claims: Intervals) -> bool:
+    """Of several steps more than one have it; what one of them has may be an event and no habit."""
+    window = facts[Window]
+    if window.count < MANY_STEPS or not len(claims):
+        return True
+    step = np.searchsorted(window.bounds_ns, claims.start_ns, side="right")
+    return bool((step != step[0]).any())
 
 
 def within_window(facts: Facts, claims: Intervals) -> Intervals:

@@ -71,7 +71,7 @@ def claim_copies(
             gap="copy",
             evidence=[
                 fact(
-                    f"The host stands still for {time_of(facts, held_ns)}, {plural(len(found), 'copy', 'copies')}; "
+                    f"The host is blocked for {time_of(facts, held_ns)}, {plural(len(found), 'copy', 'copies')}; "
                     f"on the device {time_of(facts, int(events.dur_ns.sum()))}",
                     len(found),
                     "copies",

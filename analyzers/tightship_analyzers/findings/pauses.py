@@ -1,4 +1,9 @@
-"""What the rules on pauses of the host have in common: one finding per place."""
+"""What the rules on pauses of the host have in common: one finding per place.
+
+[Note: cold caches] On a CPU a pause also evicts from the caches what the rest of the step works on, and a collection or
+a compilation takes memory that operators then fault in again. Loading that again takes no longer than the pause, which
+had to load what took its place, and no more than half of the rest of the step: so much more the high end allows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,16 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, time_of, within_window
+from tightship_analyzers.findings.claim import (
+    ONCE,
+    Where,
+    claim,
+    comes_back,
+    in_window,
+    is_worth,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits
@@ -94,8 +108,8 @@ def claim_pauses(
             title=title(claims, name),
             where=Where(place),
             fix=fix,
-            low_ns=sure_ns(claims),
-            high_ns=held_ns,
+            low_ns=sure_ns(claims) if comes_back(facts, claims) else 0,
+            high_ns=held_ns + _cold_ns(facts, held_ns),
             gap=cause,
             evidence=[
                 fact(
@@ -103,10 +117,18 @@ def claim_pauses(
                     len(rows),
                     f"{what}s",
                 ),
+                None if comes_back(facts, claims) else ONCE,
                 change,
             ],
             without=without,
         )
+
+
+def _cold_ns(facts: Facts, held_ns: int) -> int:
+    """What the rest of the steps may get shorter by, over the window; see [Note: cold caches]."""
+    if facts.trace.device_kind != "cpu":
+        return 0
+    return min(held_ns, (facts[Window].window_ns - held_ns) // 2)
 
 
 def _by_place(facts: Facts, pauses: Pauses) -> dict[str, list[int]]:

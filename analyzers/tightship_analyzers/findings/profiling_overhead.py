@@ -11,8 +11,10 @@ Of a job that computes on the CPU more is known: a share of D between s and S li
 
 Where T is more than STRETCHED times U, what recording added sits where there are most calls, and a share of the
 recorded step is mostly a share of that. V − D stays sure: the rest of the step, T − V, takes no longer without
-recording. So where V − D is more than nothing, as of a step that does little else, the saving is named, as a bound;
-otherwise the finding stays, with its place, and names none.
+recording. So where V − D is more than nothing, as of a step that does little else, the saving is named, as a bound. Of
+a job that computes on the CPU it is named even where V − D is nothing: it is no more than V − s × D. What a rule adds
+to V at its high end does not count there, because it is time between operators or of their memory, which recording
+lengthens most. Otherwise the finding stays, with its place, and names none.
 """
 
 from __future__ import annotations
@@ -38,18 +40,20 @@ def correct_for_overhead(
     if not untraced_ns or untraced_ns >= traced_ns:
         return finding
     stretched = is_stretched(traced_ns, untraced_ns)
-    if stretched and finding.saving.low <= traced_ns - untraced_ns:
+    knows_where = cost is not None and len(finding.claims) > 0
+    if stretched and finding.saving.low <= traced_ns - untraced_ns and not knows_where:
         why = f"{stretch_words(traced_ns, untraced_ns)}: what this costs without recording is not known"
         evidence = [*finding.evidence, fact(why, traced_ns / untraced_ns, "ratio")]
         return replace(finding, saving=Saving(value=0, low=0, high=0), share_frac=0.0, without=None, evidence=evidence)
     saving, added_ns = finding.saving, traced_ns - untraced_ns
     value = saving.value * untraced_ns // traced_ns
     least, most = 0.0, 1.0
-    if cost is not None and len(finding.claims) and not stretched:
+    if cost is not None and knows_where:
         bounds = (*cost.shares(finding.claims), saving.value / traced_ns)  # a simulated saving is not all in its claims
-        least, most = min(bounds), max(bounds)
+        least, most = min(bounds), 1.0 if stretched else max(bounds)
     low = min(value, max(0, saving.low - math.ceil(most * added_ns)))
-    high = max(value, min(saving.high - int(least * added_ns), int(finding.most_frac * untraced_ns)))
+    counted_ns = saving.value if stretched and knows_where else saving.high
+    high = max(value, min(counted_ns - int(least * added_ns), int(finding.most_frac * untraced_ns)))
     slower = added_ns / untraced_ns
     where = f"of that {format_frac(least)} to {format_frac(most)} may lie here, and " if most - least < 1 else ""
     return replace(

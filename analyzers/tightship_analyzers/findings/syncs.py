@@ -8,7 +8,16 @@ from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.blocking.sync_places import SyncKind, SyncPlace, SyncPlaces
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, time_of, waits_for_workers
+from tightship_analyzers.findings.claim import (
+    ONCE,
+    Where,
+    claim,
+    comes_back,
+    in_window,
+    is_worth,
+    time_of,
+    waits_for_workers,
+)
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits
@@ -28,7 +37,8 @@ def claim_syncs(
 ) -> Iterator[Finding]:
     """Findings on the places whose calls cost the device at least this share of the window.
 
-    Where other blocking calls follow in the same step they may inherit the wait: then the low end is 0.
+    Where other blocking calls follow in the same step they may inherit the wait: then the low end is 0. So it is where
+    only one of several steps has the call.
     """
     places = facts[SyncPlaces].places
     for place in places:
@@ -41,12 +51,12 @@ def claim_syncs(
             title=title(place),
             where=Where(place.place),
             fix=fix,
-            low_ns=place.cost.measure_ns if len(places) == 1 else 0,
+            low_ns=place.cost.measure_ns if len(places) == 1 and comes_back(facts, place.cost) else 0,
             high_ns=min(place.blocked_ns, facts[DeviceGaps].spans.measure_ns),
             gap="host sync",
             evidence=[
                 fact(
-                    f"The host stands still for {time_of(facts, place.blocked_ns)}, "
+                    f"The host is blocked for {time_of(facts, place.blocked_ns)}, "
                     f"{plural(len(place.rows), 'blocking call')} {in_window(facts)}",
                     len(place.rows),
                     "calls",
@@ -56,6 +66,7 @@ def claim_syncs(
                     place.cost.measure_ns / facts[Window].count,
                     "ns",
                 ),
+                None if comes_back(facts, place.cost) else ONCE,
                 change,
             ],
             without=None if waits_for_workers(facts) else Edits.without_syncs(place.tid, place.spans),

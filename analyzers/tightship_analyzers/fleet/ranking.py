@@ -109,7 +109,7 @@ def _recent(session: Session, workflow_id: int, now: int) -> list[RunEvidence]:
     captures: dict[int, dict[int, list[list[Claim]]]] = {run_id: {} for run_id in ids}
     traces = select(Trace).where(Trace.run_id.in_(ids), Trace.analyzed_ns.is_not(None), Trace.error.is_(None))
     for trace in session.scalars(traces.order_by(Trace.id)):
-        if _is_stretched(trace):
+        if _is_stretched(trace) and not trace.summary.get("claims"):
             continue
         if trace.summary.get("steps") or (
             trace.summary.get("saving_unit") and represents_run(trace.summary, phases(trace.run_id))

@@ -272,7 +272,9 @@ def steps_words(result: RunAnalysis) -> str:
     one = least_productive(result).summary
     untraced_ns = one.untraced_step_ns
     if untraced_ns and one.step_ns and is_stretched(one.step_ns.mean, untraced_ns):
-        return f"{stretch_words(one.step_ns.mean, untraced_ns)}, so no saving is named; shares are of recorded steps."
+        named = any(finding.saving.value is not None for finding in result.findings)
+        outcome = "savings are bounds" if named else "no saving is named"
+        return f"{stretch_words(one.step_ns.mean, untraced_ns)}, so {outcome}; shares are of recorded steps."
     if untraced_ns is None:
         return "Savings are per step as recorded: profiling makes steps longer, most of all with stacks."
     return f"Savings are per step without profiling ({format_ns(untraced_ns)}); other figures are as recorded."

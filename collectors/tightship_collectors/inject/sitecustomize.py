@@ -36,6 +36,8 @@ GUARD_MAX_S = 60.0
 SETTLE_MAX_S = 4.0
 """How long after the trace is complete the agent may take to say that Kineto is idle."""
 
+OPENING_S = 1.0
+"""So close to the start of a window nothing is cancelled: Kineto's own thread may be opening it."""
 TAIL_MAX_S = 10.0
 """A window that lasts longer than this beyond the end of the job is not waited for: the rest of it would be empty."""
 
@@ -357,7 +359,10 @@ class Job(object):
 # - a recording that counts iterations would never end, because there are none any more: the guard counts on for it;
 # - it cancels where the window has not opened (the trace would show a job that is over), where it stays open for long,
 #   and where the agent's deadline has passed. It does so with the one means that Kineto has: a recording on request
-#   gives way to one that the process itself prepares, and while that stands, none is accepted.
+#   gives way to one that the process itself prepares, and while that stands, none is accepted;
+# - about the moment when the window opens it waits until that is over. Kineto's thread takes no lock between its look
+#   at the clock and the start of the recorder: cancelled in between, the recorder starts all the same, and nothing
+#   stops it any more (seen with torch 2.13).
 # os._exit and fatal signals run no exit functions, neither ours nor those of C++, and so are safe.
 
 # [Note: a job that profiles itself]
@@ -376,8 +381,12 @@ def wait_for_trace(file):
     if not file.u32[OFF_CAPTURE_IN_FLIGHT // 4]:
         return True
     trace = file.capture_path()
-    now = time.time()
     start, end = file.u64[OFF_CAPTURE_START_NS // 8] / 1e9, file.u64[OFF_CAPTURE_END_NS // 8] / 1e9
+    while start - OPENING_S < time.time() < start + OPENING_S:
+        if os.path.exists(trace) or not file.u32[OFF_CAPTURE_IN_FLIGHT // 4]:
+            break
+        time.sleep(0.02)
+    now = time.time()
     if now < start or now + TAIL_MAX_S < end:
         return os.path.exists(trace)
     patience = time.monotonic() + GUARD_MAX_S

@@ -26,7 +26,7 @@ from tightship_analyzers.fleet.accounting import represents_run
 from tightship_analyzers.report.html.page import page
 from tightship_analyzers.rules.catalogue import TRACE_RULES
 from tightship_analyzers.trace.model import Trace
-from tightship_platform.vocabulary import SavingUnit
+from tightship_platform.vocabulary import Method, SavingUnit
 
 TOLERANCE = 0.1
 NEED_STEPS = {rule.id for rule in TRACE_RULES if Steps in rule.needs}
@@ -176,3 +176,17 @@ def test_which_traces_say_how_a_run_works() -> None:
     )
     assert not represents_run({"steps": 0, "window_start_ns": 50}, none), "analysed before recordings were judged"
     assert represents_run({"steps": 2}, starting)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_work_that_goes_ends_a_recording_earlier_whoever_waits_for_its_end(tmp_path: Path, waits: bool) -> None:
+    """A file may end with the device's work, or with the host that waits for it: what goes is saved either way."""
+    job = GpuJob()
+    for _ in range(60):
+        job.op("aten::cudnn_convolution", (100 * US, "cudnn::ops::nchwToNhwcKernel<float>"), (400 * US, "conv"))
+    if waits:
+        job.wait("cudaDeviceSynchronize")
+    trace = traces.open(unmarked(job.text(), tmp_path / "recording.json"))
+    [finding] = judge_trace(trace, rules=of_rule("layout-ping-pong")).findings
+    assert finding.saving.method is Method.SIMULATED
+    assert finding.saving.value == pytest.approx(60 * 100 * US, rel=TOLERANCE)

@@ -18,6 +18,7 @@ from tightship_analyzers.analysis.second_pass import join_passes
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.memo import NotApplicable
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.vocabulary import Method
 
 SCRIPT = """
 import sys, torch
@@ -256,8 +257,10 @@ def test_steps_that_did_other_work_are_priced_by_the_second_where_the_first_is_s
     assert "steps of the two recordings did other work" in part.analysis.summary.warnings[0]
     [finding] = (finding for finding in part.findings if finding.rule == "recompilation")
     assert finding.saving.value == pytest.approx(100_000, rel=0.02) and "train.py:1" in finding.where
-    alone = [one.saving.value for one in analyze_rank(first, wanted).findings if one.rule == "recompilation"]
-    assert alone and set(alone) == {None}, "alone the first one is stretched"
+    alone = [one.saving for one in analyze_rank(first, wanted).findings if one.rule == "recompilation"]
+    assert alone and all((one.method, one.low) == (Method.BOUND, 0) for one in alone), (
+        "alone the first one is stretched"
+    )
 
 
 def test_the_first_alone_is_priced_in_the_steps_of_the_second(tmp_path: Path) -> None:

@@ -219,3 +219,23 @@ def test_a_capture_that_the_recording_cuts_off_lasts_to_its_end(tmp_path: Path) 
     for number in range(5):
         made.launch(10 + 10 * number, 15 + 10 * number)
     assert of(made, tmp_path).captured_frac == 1.0
+
+
+def test_a_recording_that_the_simulation_misses_has_no_share_and_no_sure_saving(tmp_path: Path) -> None:
+    """Queued work that begins 0.9 ms late, in steps of 20 ms, for no reason that the file shows."""
+    made = MadeTrace()
+    for step in range(3):
+        begin = 20_000 * step + 1000
+        made.mark(f"ProfilerStep#{step}", begin, begin + 20_000)
+        at_us, link = begin + 30, 20 * step
+        for number in range(8):
+            made.launch(begin + 10 * number, begin + 10 * number + 5, link=link + number + 1)
+            made.kernel(at_us, at_us + 1400, link=link + number + 1)
+            at_us += 1400 + (900 if number % 2 else 2)
+        made.launch(begin + 100, begin + 19_900, link=link + 10, name="cudaDeviceSynchronize")
+    made.mark("ProfilerStep#3", 61_000, 62_000)
+    result = analyzed(made, tmp_path)
+    (one,) = result.ranks
+    assert one.summary.recording.distrust is not None
+    assert headline(result).startswith("What bounds the job is not known: ")
+    assert all(finding.saving.low == 0 for finding in result.findings)

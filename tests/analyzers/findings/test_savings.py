@@ -183,13 +183,22 @@ class TestProfilingOverhead:
         saving = correct_for_overhead(one, traced_ns=1000, untraced_ns=500).saving
         assert saving == Saving(value=475, low=450, high=500, method=Method.BOUND), "the rest takes 50 at most"
 
-    def test_a_trace_that_recording_stretched_says_so_and_names_no_seconds(self) -> None:
+    def test_a_trace_that_recording_stretched_has_bounds_from_nothing(self) -> None:
         trace = traces.open(RECORDED / "starved.json.gz")
         plain = judge_trace(trace)
         reported = judge_trace(trace, untraced_step_ns=plain.summary.step_ns.mean // 3)
         assert [one.rule for one in reported.findings] == [one.rule for one in plain.findings]
-        assert (reported.summary.claims, reported.summary.joint_saving_frac) == ([], 0)
+        [saving] = [one.saving for one in reported.findings]
+        assert (saving.method, saving.low) == (Method.BOUND, 0)
+        assert 0 < saving.value <= saving.high <= plain.summary.step_ns.mean // 3
         assert reported.summary.unclaimed_ns == plain.summary.unclaimed_ns
+
+    def test_what_a_rule_adds_at_its_high_end_is_left_out_where_recording_stretched_a_step(self) -> None:
+        trace = traces.open(RECORDED / "loop_without_gradient.json.gz")
+        [plain] = judge_trace(trace).findings
+        step_ns = judge_trace(trace).summary.step_ns.mean
+        [reported] = judge_trace(trace, untraced_step_ns=step_ns // 2).findings
+        assert reported.saving.high <= plain.saving.value < plain.saving.high
 
 
 def counted(*spans: tuple[int, int], first: int | None = None) -> list[Counted]:

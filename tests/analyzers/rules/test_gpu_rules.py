@@ -54,6 +54,15 @@ def test_the_defect_is_found(rule: str, tmp_path: Path) -> None:
     assert decode(list[Evidence], [as_json(entry) for entry in finding.evidence]) == list(finding.evidence)
 
 
+@pytest.mark.parametrize("rule", ["cache-flush", "explicit-synchronization", "garbage-collection", "logging-in-step"])
+def test_what_one_of_several_steps_has_may_not_come_back(rule: str, tmp_path: Path) -> None:
+    [finding] = judged(job_of(rule, bad=True, only_step=1), rule, tmp_path)
+    assert finding.saving.low == 0 < finding.saving.value
+    assert any("In one step only" in entry.text for entry in finding.evidence if isinstance(entry, Fact))
+    [always] = findings(tmp_path, rule, bad=True)
+    assert always.saving.low > 0
+
+
 @pytest.mark.parametrize("rule", EXPECTED_NS)
 def test_its_cost_is_right(rule: str, tmp_path: Path) -> None:
     [finding] = findings(tmp_path, rule, bad=True)
@@ -242,6 +251,8 @@ def test_attention_is_a_softmax_between_the_products_of_its_scores(
         job.step_of(begun)
     found = judged(job, "unfused-attention", tmp_path)
     assert [finding.saving.value for finding in found] == ([600 * US] if counts else [])
+    for finding in found:  # a fused kernel does the arithmetic of the products too, and moves no scores
+        assert 600 * US < finding.saving.high < 600 * US + 2 * len(before + behind) * GEMM[0]
 
 
 @pytest.mark.parametrize(("pause_ns", "filled_ns"), [(8 * US, 0), (8 * US, 3 * US), (8 * US, 8 * US), (12 * US, 0)])

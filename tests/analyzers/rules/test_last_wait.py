@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpu_job import MS, GpuJob
 from reference_data import TRACES
-from rule_jobs import synchronize, waiting_copy, work
+from rule_jobs import scalar_read, shape_read, synchronize, waiting_copy, work
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.judge import judge_trace
@@ -16,7 +16,12 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.trace.model import Trace
 
 AFTER_NS = 2 * MS
-WAITS = {"explicit-synchronization": synchronize, "synchronous-copy": waiting_copy}
+WAITS = {
+    "explicit-synchronization": synchronize,
+    "synchronous-copy": waiting_copy,
+    "synchronous-scalar-read": scalar_read,
+    "data-dependent-shape": shape_read,
+}
 
 
 def request(folder: Path, rule: str, *, ends: bool) -> Trace:

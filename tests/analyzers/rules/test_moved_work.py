@@ -76,8 +76,6 @@ def train(job: GpuJob) -> None:
     [
         ("starved", "starved-input"),
         ("slow_workers", "starved-input"),
-        ("checkpoints", "synchronous-checkpoint"),
-        ("rare_checkpoint", "synchronous-checkpoint"),
     ],
 )
 def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> None:
@@ -88,6 +86,17 @@ def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> Non
     assert WHY in reported(finding)
     assert (claim.method, claim.low_ns, claim.low_frac) == ("bound", 0, 0)
     assert claim.saving_ns == finding.saving.value > 0
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "rare_checkpoint"])
+def test_on_a_cpu_checkpoints_are_to_be_saved_less_often(name: str) -> None:
+    """A thread that writes takes the cores that train."""
+    [finding] = recorded(name).findings
+    [change] = [entry for entry in finding.evidence if entry.kind == "change"]
+    assert "less often" in finding.fix and "Thread" not in change.after
+    assert finding.saving.method is Method.SIMULATED and WHY not in reported(finding)
+    assert finding.saving.low <= finding.saving.value <= finding.saving.high
+    assert (finding.saving.low > 0) is (name == "checkpoints"), "one save does not show how often it saves"
 
 
 def test_a_loop_that_only_indexes_again_is_not_simulated_either() -> None:
@@ -198,7 +207,7 @@ def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "most_frac"), [("starved", 8 / 9), ("slow_workers", 1 / 2), ("checkpoints", 1 / 2)]
+    ("name", "most_frac"), [("starved", 8 / 9), ("slow_workers", 1 / 2)]
 )  # fmt: skip
 def test_the_limit_holds_for_steps_without_recording_too(name: str, most_frac: float) -> None:
     trace = traces.open(RECORDED / f"{name}.json.gz")

@@ -17,6 +17,7 @@ from tightship_analyzers.rules.catalogue import RULES, RUN_RULES, TRACE_RULES
 from tightship_analyzers.rules.host import loop_indexing, single_tensor_optimizer, starved_input, synchronous_checkpoint
 from tightship_platform.results.codec import as_json, decode
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.vocabulary import Method
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces"
 FIXTURES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
@@ -92,8 +93,11 @@ def test_what_holds_for_every_recording(fixture: str) -> None:
     for finding in said.findings:
         saving, steps = finding.saving, said.summary.steps
         assert 0 <= saving.low <= saving.value <= saving.high <= said.summary.step_ns.max
-        assert saving.value == finding.claims.measure_ns // steps
-        assert finding.share_frac == pytest.approx(finding.claims.measure_ns / said.summary.window_ns)
+        # Of a simulation it is what the steps lose, with what can begin earlier.
+        exact = finding.saving.method is not Method.SIMULATED
+        assert saving.value == pytest.approx(finding.claims.measure_ns // steps, rel=0 if exact else 0.05)
+        assert exact or finding.share_frac == pytest.approx(saving.value / said.summary.step_ns.mean)
+        assert not exact or finding.share_frac == pytest.approx(finding.claims.measure_ns / said.summary.window_ns)
 
 
 @pytest.mark.parametrize("fixture", [name for names in TRIGGERS.values() for name in names])

@@ -82,7 +82,9 @@ def test_a_table_cut_off_anywhere(path: Path) -> None:
         assert_one_line(path, rf"cut off at byte {size}\b")
 
 
-def test_a_table_with_broken_bytes(path: Path) -> None:
+@pytest.mark.sliced(1)
+@pytest.mark.parametrize("part", range(8))
+def test_a_table_with_broken_bytes(path: Path, part: int) -> None:
     """Each byte of the file's directory, and some before it: a clear line, or a table that is still one.
 
     Reading every column's entry of such a directory makes pyarrow end the process.
@@ -90,7 +92,7 @@ def test_a_table_with_broken_bytes(path: Path) -> None:
     content = path.read_bytes()
     directory = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     refused = 0
-    for position in (*range(4, directory, 29), *range(directory, len(content) - 4)):
+    for position in (*range(4, directory, 29), *range(directory, len(content) - 4))[part::8]:
         broken = bytearray(content)
         broken[position] ^= 1
         path.write_bytes(broken)
@@ -99,7 +101,7 @@ def test_a_table_with_broken_bytes(path: Path) -> None:
         except OpTableError as error:
             assert "\n" not in str(error)
             refused += 1
-    assert refused > 50
+    assert refused > 6
 
 
 @pytest.mark.parametrize("column", REQUIRED)

@@ -172,6 +172,18 @@ def test_a_window_that_has_not_opened_is_cancelled(record: Callable[..., Recorde
     assert job.was_cancelled()
 
 
+def test_an_end_at_the_moment_when_the_window_opens(record: Callable[..., Recorded]) -> None:
+    """Kineto's thread may be between its look at the clock and the start of the recorder: nothing may cancel it there,
+    or the recorder starts and is never stopped, and its process dies of it."""
+    job = record("return", window(ahead_s=2.5, seconds=55))
+    (pid,) = wait_for(lambda: list(job.daemon.starts))
+    time.sleep(max(0.0, job.daemon.starts[pid] / 1e9 - time.time() - 0.05))
+    code, _, errors = job.end()
+    assert (code, job.traces) == (0, []), errors
+    assert job.was_cancelled()
+    assert "PythonTracer" not in errors
+
+
 def test_a_window_that_stays_open_for_long_is_cancelled(record: Callable[..., Recorded]) -> None:
     job = record("return", window(ahead_s=1.5, seconds=55))
     job.until_recording()

@@ -18,6 +18,8 @@ class DeviceWork:
     needs: ClassVar[Needs] = ()
 
     events: DeviceEvents
+    row: Int64s
+    """(events,) in `Trace.device_events`."""
     launched_ns: Int64s
     """(events,) start of the launch, ascending."""
     tid: Int32s
@@ -36,6 +38,7 @@ class DeviceWork:
         order = np.argsort(trace.launches.start_ns[launches], kind="stable")
         return cls(
             events=trace.device_events.take(linked[order]),
+            row=linked[order],
             launched_ns=trace.launches.start_ns[launches[order]],
             tid=trace.launches.tid[launches[order]],
         )

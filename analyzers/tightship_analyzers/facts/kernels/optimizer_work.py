@@ -14,7 +14,7 @@ from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.model import HostOps, Int32s, Table
+from tightship_analyzers.trace.model import Bools, DeviceEvents, HostOps, Int32s, Int64s, Table
 from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_platform.text import shown
 
@@ -36,6 +36,8 @@ class OptimizerCall:
     """Outermost operators in it."""
     parameters: int
     """How often most of its outermost operators ran: once per parameter tensor in a single-tensor update."""
+    host: Intervals
+    """Time of the thread in those operators."""
     many_tensors: bool
     """It uses foreach or fused operators."""
     elementwise: bool
@@ -46,6 +48,8 @@ class OptimizerCall:
     """Its work: device events, on a CPU the innermost operators."""
     one_pass: Intervals
     """The part of `work` that is a single pass over all parameters: all events of the most expensive name."""
+    other_rows: Int64s
+    """Rows of `Trace.device_events` of the rest of `work`; none on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +59,8 @@ class OptimizerWork:
     needs: ClassVar[Needs] = (Window, OptimizerSteps, OpTree)
 
     calls: list[OptimizerCall]
+    tid: int
+    """Thread that calls it; row of `Trace.threads`."""
     optimizer: str
     """Class of the optimizer as torch names it, such as `Adam`."""
 
@@ -73,7 +79,7 @@ class OptimizerWork:
             for start_ns, end_ns in zip(calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
         ]
         label = names[int(np.bincount(calls.name).argmax())]
-        return cls(found, shown(label.removeprefix(OPTIMIZER).removesuffix(".step"), MAX_NAME))
+        return cls(found, optimizer.tid, shown(label.removeprefix(OPTIMIZER).removesuffix(".step"), MAX_NAME))
 
 
 def _call(facts: Facts, tree: OpTree, nodes: HostOps, tid: int, start_ns: int, end_ns: int) -> OptimizerCall:
@@ -88,23 +94,26 @@ def _call(facts: Facts, tree: OpTree, nodes: HostOps, tid: int, start_ns: int, e
     top = tree.ops.take(rows[tree.is_top[rows]])
     used = [facts.trace.names[number] for number in np.unique(top.name).tolist()]
     device = facts.find(DeviceWork)
+    work: DeviceEvents | HostOps
     if device is not None:
-        work: Table = device.started_in(tid, start_ns, end_ns)
-        work_names = device.started_in(tid, start_ns, end_ns).name
+        numbers = device.numbers_in(tid, start_ns, end_ns)
+        work, device_rows = device.events.take(numbers), device.row[numbers]
     else:
-        leaves = tree.ops.take(rows[tree.is_leaf[rows]])
-        work, work_names = leaves, leaves.name
+        work, device_rows = tree.ops.take(rows[tree.is_leaf[rows]]), np.empty(0, np.int64)
+    in_pass = _one_pass(work)
     return OptimizerCall(
         start_ns=start_ns,
         end_ns=end_ns,
         after_closure=after_closure,
         operators=len(top),
         parameters=_parameters(top.name),
+        host=Intervals.of_table(top),
         many_tensors=any(name.startswith(MANY_TENSORS) for name in used),
         elementwise=_MATRIX_WORK.isdisjoint(used),
         active=_hull(work),
         work=Intervals.of_table(work),
-        one_pass=_one_pass(work, work_names),
+        one_pass=Intervals.of_table(work.take(in_pass)),
+        other_rows=device_rows[~in_pass] if len(device_rows) else device_rows,
     )
 
 
@@ -121,8 +130,9 @@ def _hull(work: Table) -> Intervals:
     return Intervals.one(int(work.start_ns.min()), int(work.end_ns.max()))
 
 
-def _one_pass(work: Table, names: Int32s) -> Intervals:
+def _one_pass(work: DeviceEvents | HostOps) -> Bools:
+    """Which rows have the costliest name."""
     if not len(work):
-        return Intervals.none()
-    costliest = int(np.bincount(names, weights=work.dur_ns).argmax())
-    return Intervals.of_table(work.take(names == costliest))
+        return np.zeros(0, np.bool_)
+    same: Bools = work.name == np.bincount(work.name, weights=work.dur_ns).argmax()
+    return same

@@ -11,8 +11,8 @@ import numpy as np
 from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.model import Frames
+from tightship_analyzers.trace.intervals import Intervals, union_of
+from tightship_analyzers.trace.model import Frames, Int64s
 from tightship_analyzers.trace.names import matcher
 
 SAVE_FRAMES = re.compile(
@@ -26,18 +26,27 @@ SAVE_FRAMES = re.compile(
     |numpy/lib/[\w/]+\.py\(\d+\):\ (save|savez|savez_compressed)""",
     re.VERBOSE,
 )
+OPENING = re.compile(r"<built-in function open>")
+"""Of a file that is there already it frees what that holds."""
+CLOSING = re.compile(
+    r"<built-in function (fsync|fdatasync|replace|rename)>|<built-in method (__exit__|close|flush) of _io\."
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Saves:
-    """Calls that serialise state to a file: torch, torch.distributed.checkpoint, safetensors, pickle, joblib, numpy."""
+    """Calls that serialise state to a file: torch, torch.distributed.checkpoint, safetensors, pickle, joblib, numpy.
+
+    What opens the file before such a call, and what flushes, closes and renames it after, is part of the save, as far
+    as it begins no further from it than the call lasts.
+    """
 
     needs: ClassVar[Needs] = (ThreadFrames, Window)
 
     calls: Frames
     """Outermost ones, within the window."""
     spans: Intervals
-    """Their time, clipped to the window."""
+    """Their time and that of opening and closing the files, clipped to the window."""
 
     @classmethod
     def derive(cls, facts: Facts) -> Self:
@@ -47,4 +56,14 @@ class Saves:
         calls = frames.take(facts.trace.names.mask(frames.name, matcher(SAVE_FRAMES)))
         latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(calls.end_ns)))[: len(calls)]
         calls = calls.take(calls.end_ns > latest).overlapping(window.start_ns, window.end_ns)
-        return cls(calls=calls, spans=Intervals.of_table(calls).clip(window.start_ns, window.end_ns))
+        opened, closed = (frames.take(facts.trace.names.mask(frames.name, matcher(of))) for of in (OPENING, CLOSING))
+        long_ns = calls.end_ns - calls.start_ns
+        before = _beginning_in(opened, calls.start_ns - long_ns, calls.start_ns)
+        after = _beginning_in(closed, calls.end_ns, calls.end_ns + long_ns)
+        spans = union_of((Intervals.of_table(calls), before, after))
+        return cls(calls=calls, spans=spans.clip(window.start_ns, window.end_ns))
+
+
+def _beginning_in(frames: Frames, from_ns: Int64s, to_ns: Int64s) -> Intervals:
+    """Time of the frames that begin in any of these stretches."""
+    return Intervals.of_table(frames.take(Intervals.of(from_ns, to_ns).contains(frames.start_ns)))

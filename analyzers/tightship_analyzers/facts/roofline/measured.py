@@ -89,6 +89,8 @@ class Roofline:
     """The most device time first."""
     calls: tuple[OpWork, ...]
     """Every call whose work is known, in order of start."""
+    tf32: frozenset[int]
+    """Rows in `Trace.host_ops` of operators on 32-bit floats that run at the rate of TF32."""
     window_ns: int
     devices: int
     """With kernels in the window."""
@@ -130,6 +132,7 @@ class Roofline:
             device=model.device,
             families=_families(calls, model.device, tf32),
             calls=tuple(calls),
+            tf32=tf32,
             window_ns=window.window_ns,
             devices=len(np.unique(kernels.events.device[computes])),
             kernel_ns=int(kernels.events.dur_ns[computes].sum()),

@@ -18,6 +18,7 @@ from tightship_analyzers.graph.model import Graph
 from tightship_analyzers.graph.simulate import Run, measured, simulate
 from tightship_analyzers.graph.threads import calling_thread
 from tightship_analyzers.trace.columns import Int64s
+from tightship_analyzers.trace.model import Trace
 from tightship_platform.units import format_frac, format_ns
 
 MAX_ERROR_FRAC = 0.02
@@ -118,7 +119,7 @@ class DependencyGraph:
         window = facts[Window]
         trace, steps = facts.trace, facts.find(Steps)
         tid = steps.tid if steps else calling_thread(trace)
-        graph = build(trace, window.host_bounds_ns, tid, facts[Recording].unseen_until_ns)
+        graph = build(trace, _host_bounds_ns(trace, window), tid, facts[Recording].unseen_until_ns)
         events = trace.device_events
         inside = events.take((events.start_ns >= window.start_ns) & (events.start_ns < window.end_ns))
         anchored = int(inside.dur_ns[inside.launch < 0].sum())
@@ -134,3 +135,14 @@ class DependencyGraph:
             unprofiled=simulate(graph, profiler) if profiler.host else unchanged,
             anchored_frac=anchored / max(1, int(inside.dur_ns.sum())),
         )
+
+
+def _host_bounds_ns(trace: Trace, window: Window) -> Int64s:
+    """When the thread passes the bounds. A recording without steps ends for it with its last call, not with the device:
+    else no work of the device could bring the end forward."""
+    if window.of_steps:
+        return window.host_bounds_ns
+    last_ns = max((int(table.end_ns.max()) for table in (trace.host_ops, trace.launches) if len(table)), default=0)
+    if not window.start_ns < last_ns < window.end_ns:
+        return window.host_bounds_ns
+    return np.array([window.start_ns, last_ns], dtype=np.int64)

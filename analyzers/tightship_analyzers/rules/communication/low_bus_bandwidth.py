@@ -69,7 +69,9 @@ MIN_BYTES = 4 << 20
 MAX_MACHINE = 8
 """Ranks that share a machine at most; they are numbered one after the other, machine by machine."""
 LOW_FRAC = 0.5
+"""Of the link's rate; a fault (one link of several, a path through the host) costs half or more."""
 GOOD_FRAC = 0.8
+"""Of the link's nominal rate, which large messages reach; source: the page."""
 
 MACHINE_LINKS = ("nvlink", "xgmi")
 

@@ -66,7 +66,16 @@ from tightship_analyzers.facts.program.op_tree import OpTree
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import Where, claim, in_window, is_worth, share_of, time_of, within_window
+from tightship_analyzers.findings.claim import (
+    Where,
+    claim,
+    comes_back,
+    in_window,
+    is_worth,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
@@ -84,9 +93,6 @@ MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
 MOST_FUNCTIONS = 4
 """Named of those that have at least a tenth of the time."""
-MANY_STEPS = 3
-"""Of so many recorded steps or more, what one has only is not taken for a part of every step. Of two it may be every
-other one."""
 
 ISSUING = re.compile(r".*(Launch|Memcpy|Memset|MemPrefetch).*")
 """Runtime and driver calls that give the device something to do."""
@@ -148,7 +154,7 @@ def judge(facts: Facts) -> Judgement:
         claims = Intervals.of(part.start_ns[rows], part.end_ns[rows])
         if not frame:
             claims = claims & _in_operators(facts)
-        if is_worth(facts, claims, MIN_STEP_FRAC) and _comes_back(facts, claims):
+        if is_worth(facts, claims, MIN_STEP_FRAC) and comes_back(facts, claims):
             place = frame or _mostly(_operators(facts, claims), claims.measure_ns)
             findings.append(_finding(facts, claims, MOVE, place))
     return findings
@@ -166,15 +172,6 @@ def _stretches(facts: Facts) -> Intervals:
     by_trainer = (launch >= 0) & (np.append(trace.launches.tid, -1)[launch] == tid)
     kept = by_trainer & (held.end_ns - held.start_ns > MAX_GAP_NS)
     return Intervals(held.start_ns[kept], held.end_ns[kept])
-
-
-def _comes_back(facts: Facts, claims: Intervals) -> bool:
-    """Of several steps more than one have it."""
-    window = facts[Window]
-    if window.count < MANY_STEPS:
-        return True
-    step = np.searchsorted(window.bounds_ns, claims.start_ns, side="right")
-    return bool((step != step[0]).any())
 
 
 def _first_calls(facts: Facts) -> Intervals:

@@ -1,4 +1,4 @@
-"""The training loop returns cached device memory to the driver.
+"""The loop returns cached device memory to the driver.
 
 ## What it finds
 Calls of `torch.cuda.empty_cache()` on the training thread while the device idles; more than 1 % of the step.
@@ -68,7 +68,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="cache-flush",
     needs=(Window, ThreadFrames, DeviceGaps),
-    title="The training loop calls empty_cache()",
+    title="The loop calls empty_cache()",
     fix="Remove empty_cache() from the loop",
     judge=judge,
     page=__doc__ or "",

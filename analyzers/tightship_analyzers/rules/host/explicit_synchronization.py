@@ -1,4 +1,4 @@
-"""Unneeded synchronization in the training loop.
+"""Unneeded synchronization in the loop.
 
 ## What it finds
 Places that call `torch.cuda.synchronize()`, `stream.synchronize()` or `event.synchronize()` in steady steps, after
@@ -55,7 +55,7 @@ def judge(facts: Facts) -> Judgement:
         title=lambda place: (
             f"{place.operator} waits for the device, which then idles for {share_of(facts, place.cost)}"
         ),
-        fix="Remove the synchronization from the training loop; measure with events, order streams with wait_event",
+        fix="Remove the synchronization from the loop; measure with events, order streams with wait_event",
         change=change("torch.cuda.synchronize()", "stream.wait_event(event)  # only where another stream needs it"),
     )
 
@@ -63,7 +63,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="explicit-synchronization",
     needs=(Window, SyncPlaces),
-    title="Unneeded synchronization in the training loop",
+    title="Unneeded synchronization in the loop",
     fix="Remove the synchronization, or let streams wait on events",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""Python collects garbage in the training loop, and the device waits.
+"""Python collects garbage in the loop, and the device waits.
 
 ## What it finds
 Calls of `gc.collect()` on the training thread, and collections that the interpreter started itself where they were
@@ -68,7 +68,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="garbage-collection",
     needs=(Window, ThreadFrames, DeviceGaps),
-    title="Garbage collection in the training loop",
+    title="Garbage collection in the loop",
     fix="gc.freeze() after start-up, and collect rarely",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""The device waits while the training loop writes logs.
+"""The device waits while the loop writes logs.
 
 ## What it finds
 Device idle time while the training thread prints, logs, moves a progress bar or reports to an experiment tracker
@@ -75,7 +75,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="logging-in-step",
     needs=(Window, ThreadFrames, DeviceGaps),
-    title="The device waits while the training loop writes logs",
+    title="The device waits while the loop writes logs",
     fix="Log every 100 steps, or from a thread",
     judge=judge,
     page=__doc__ or "",

@@ -28,12 +28,14 @@ A window of n steps with k saves could have caught one save too many or missed o
 high = (k + 1)/k of the value; a single save says nothing about how often it happens, so its low end is 0. A thread that
 writes needs the time of the saves too: no step gets shorter than that.
 
-Saving in the background takes an idle core of the host. A job that computes on the CPU needs the cores itself, and a
-trace does not show which of them are idle: there the saving is a bound, and its low end is 0.
+A job that computes on the CPU needs the cores itself, and a thread that copies and writes takes them from it: measured
+on two cores, it cost such jobs more than the saves did. There the advice is to save less often, and the saving is what
+is left of the saves at the interval of Young's formula with one failure a day.
 
 ## Known misses
-Needs Python stacks. The copy of the state that an asynchronous save still makes is not subtracted. Gathering the state
-before the save (`state_dict()` of a sharded model) is not counted. Custom formats without a known function.
+Needs Python stacks. Beside an accelerator, the copy of the state that an asynchronous save still makes is not
+subtracted. Gathering the state before the save (`state_dict()` of a sharded model) is not counted. Custom formats
+without a known function.
 
 ## Source
 16 % of the efficiency issues in a study of 400 deep-learning jobs were synchronous checkpoints (Gao et al., ICSE 2024:
@@ -42,20 +44,40 @@ before the save (`state_dict()` of a sharded model) is not counted. Custom forma
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.saves import Saves
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import in_window, moved, time_of, unit_of, within_window
+from tightship_analyzers.findings.claim import in_window, moved, portion, time_of, unit_of, within_window
 from tightship_analyzers.findings.evidence import change, fact, worst_gap
 from tightship_analyzers.findings.model import Finding, Judgement, Saving, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.results.evidence import Evidence
+from tightship_platform.units import NS_PER_S, format_frac, format_ns, plural
 
 MIN_STEP_FRAC = 0.02
 """Share of the mean step below which saving is no finding."""
+BETWEEN_FAILURES_NS = 86_400 * NS_PER_S
+"""One failure a day: what clusters report for jobs of hundreds of devices (Kokolis et al., HPCA 2025: "Revisiting
+Reliability in Large-Scale Machine Learning Research Clusters"); smaller jobs fail less often, and need fewer saves."""
+
+
+class _Advice(NamedTuple):
+    """How the saves get cheaper."""
+
+    claims: Intervals
+    """Idle time of the device that comes back."""
+    high_ns: int
+    """Over the window, at most."""
+    fix: str
+    change: Evidence
+    evidence: list[Evidence]
+    without: Edits
 
 
 def judge(facts: Facts) -> Judgement:
@@ -64,50 +86,89 @@ def judge(facts: Facts) -> Judgement:
     claims = within_window(facts, facts[DeviceGaps].spans & saves.spans)
     if claims.measure_ns < MIN_STEP_FRAC * window.window_ns:
         return []
-    return [_finding(facts, window, saves, claims)]
+    advice = (_less_often if facts.trace.device_kind == "cpu" else _beside)(facts, saves, claims)
+    return [_finding(facts, saves, claims, advice)]
 
 
-def _finding(facts: Facts, window: Window, saves: Saves, claims: Intervals) -> Finding:
-    total_ns, count = claims.measure_ns, len(saves.calls)
+def _beside(facts: Facts, saves: Saves, claims: Intervals) -> _Advice:
+    """A thread writes while the device goes on."""
+    tid, count = facts[Window].tid, len(saves.calls)
     back = moved(facts, claims, saves.spans, work_ns=saves.spans.measure_ns, threads=1)
-    back_ns = back.claims.measure_ns
-    share = total_ns / window.window_ns
+    return _Advice(
+        claims=back.claims,
+        high_ns=min(back.most_ns, claims.measure_ns * (count + 1) // count),
+        fix="Save in the background: snapshot the state and write it from a thread, or use "
+        "torch.distributed.checkpoint.async_save; or save less often",
+        change=change(
+            "torch.save(state, path)",
+            "writer = ThreadPoolExecutor(max_workers=1)  # once\nwriter.submit(torch.save, copy.deepcopy(state), path)",
+        ),
+        evidence=[],
+        # Copies of the state to the host are part of the save, and so is the wait for them.
+        without=Edits.moved_host(tid, back.spans) | Edits.without_syncs(tid, back.spans),
+    )
+
+
+def _less_often(facts: Facts, saves: Saves, claims: Intervals) -> _Advice:
+    """At the interval at which saves and work that is lost cost least together (Young, CACM 1974)."""
+    window, count = facts[Window], len(saves.calls)
+    each_ns = saves.spans.measure_ns // count
+    best_ns = math.isqrt(2 * each_ns * BETWEEN_FAILURES_NS)
+    now_ns = window.window_ns // count
+    gone_frac = max(0.0, 1.0 - now_ns / best_ns)
+    spans = portion(saves.spans, gone_frac)
+    every = max(1, round(best_ns / window.mean_ns))
+    back = portion(claims, gone_frac)
+    return _Advice(
+        claims=back,
+        high_ns=claims.measure_ns * (count + 1) // count,
+        fix=f"Save less often, every {format_ns(best_ns)} for instance; in the background only where a core is idle",
+        change=change(
+            f"# every {plural(max(1, round(window.count / count)), 'step')}\ntorch.save(state, path)",
+            f"# every {plural(every, 'step')}\ntorch.save(state, path)",
+        ),
+        evidence=[
+            fact(
+                f"A save of {format_ns(each_ns)} and the work lost at one failure a day cost least together with one "
+                f"save every {format_ns(best_ns)}",
+                best_ns,
+                "ns",
+            )
+        ],
+        without=Edits.without_host(window.tid, spans),
+    )
+
+
+def _finding(facts: Facts, saves: Saves, claims: Intervals, advice: _Advice) -> Finding:
+    window, total_ns, count = facts[Window], claims.measure_ns, len(saves.calls)
+    back_ns = advice.claims.measure_ns
     evidence = [
         fact(
             f"{plural(count, 'save')} {in_window(facts)}, {format_ns(total_ns // count)} each", total_ns / count, "ns"
         ),
         fact(f"Idle while saving: {time_of(facts, total_ns)}"),
+        *advice.evidence,
     ]
     if count == 1:
         evidence.append(fact("One save does not show how often it saves; record for longer"))
     gap = worst_gap(facts, claims, "checkpoint")
     return Finding(
         rule=RULE.id,
-        title=f"Saving checkpoints blocks training for {format_frac(share)} of the time",
+        title=f"Saving checkpoints blocks training for {format_frac(total_ns / window.window_ns)} of the time",
         place=_place(facts, saves),
-        fix="Save in the background: snapshot the state and write it from a thread, or use "
-        "torch.distributed.checkpoint.async_save; or save less often",
+        fix=advice.fix,
         saving=Saving.per_step(
             window.count,
             value_ns=back_ns,
             low_ns=back_ns * (count - 1) // count,
-            high_ns=min(back.most_ns, total_ns * (count + 1) // count),
+            high_ns=advice.high_ns,
         ),
         unit=unit_of(facts),
         share_frac=back_ns / window.window_ns,
-        evidence=[
-            *([gap] if gap else []),
-            *evidence,
-            change(
-                "torch.save(state, path)",
-                "writer = ThreadPoolExecutor(max_workers=1)  # once\n"
-                "writer.submit(torch.save, copy.deepcopy(state), path)",
-            ),
-        ],
-        claims=back.claims,
-        # Copies of the state to the host are part of the save, and so is the wait for them.
-        without=Edits.moved_host(window.tid, back.spans) | Edits.without_syncs(window.tid, back.spans),
-        most_frac=0.5,  # what comes back is saving, for which the thread that writes needs as long
+        evidence=[*([gap] if gap else []), *evidence, advice.change],
+        claims=advice.claims,
+        without=advice.without,
+        most_frac=0.5 if advice.without.needs_cores else 1.0,  # a thread that writes needs as long as comes back
     )
 
 

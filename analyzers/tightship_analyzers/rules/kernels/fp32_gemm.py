@@ -66,8 +66,11 @@ from tightship_platform.units import plural
 MIN_STEP_FRAC = 0.05
 """Share of the step below which it is no finding."""
 MIN_KERNEL_NS = 10_000
+"""A launch takes 3 to 10 µs (source: launch-bound): of a shorter kernel it is the limit."""
 MAX_SPEEDUP = 3.0
+"""Source: the page. Of whole models, although peak rates differ by more."""
 SURE_SPEEDUP = 1.5
+"""Half of what is gained at most, as products that memory limits gain no more than their bytes, a half."""
 
 SIMT = re.compile(
     r"(?<![a-z0-9])sgemm|_simt_s(fprop|dgrad|wgrad)|scudnn|convolve_sgemm|f32f32_f32f32_f32"

@@ -74,6 +74,7 @@ MIN_LEFT_FRAC = 0.1
 SIZE_FACTORS = (1.25, 2.0, 4.0)
 """Aligned products within the first of these factors of its size are compared with it, else within the next."""
 MIN_KERNEL_NS = 10_000
+"""A launch takes 3 to 10 µs (source: launch-bound): of a shorter kernel it is the limit."""
 
 
 def judge(facts: Facts) -> Judgement:

@@ -22,7 +22,9 @@ In transformers: `attn_implementation="sdpa"`.
 
 The saving is the kernels between the two products, forward and backward; the products themselves are none of it, also
 where `unaligned-half-dims` says that they are slow for their sizes. The low end is 0 where a mask or a bias keeps
-the fused kernels from being used; the high end adds nothing, though the products become faster too.
+the fused kernels from being used. The high end adds what the two products take beyond their arithmetic at the device's
+peak rate, where that is known: a fused kernel does the same arithmetic, and neither writes nor reads scores. On a CPU,
+whose fused kernel takes masks, the low end is half of the saving.
 
 ## Known misses
 Needs recorded shapes. Attention weights that the program itself reads must be computed this way.
@@ -44,6 +46,7 @@ from typing import NamedTuple
 from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.kernels.plain_attention import PlainAttention
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.roofline.measured import Roofline, peak_of
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.claim import claim, costliest, is_worth, mostly_in, share_of, time_of, within_window
 from tightship_analyzers.findings.evidence import change, fact
@@ -63,8 +66,26 @@ def judge(facts: Facts) -> Judgement:
     if kernels is None:
         return [] if attention.drops else _on_cpu(facts, attention)
     events = kernels.events.take(attention.rows)
-    work = Work("kernels", kernels.op[attention.rows], events.dur_ns, within_window(facts, Intervals.of_table(events)))
+    claims = within_window(facts, Intervals.of_table(events))
+    high_ns = claims.measure_ns + _moved_by_products_ns(facts, attention)
+    work = Work("kernels", kernels.op[attention.rows], events.dur_ns, claims, high_ns)
     return _found(facts, work, Edits.without_device(kernels.row[attention.rows]))
+
+
+def _moved_by_products_ns(facts: Facts, attention: PlainAttention) -> int:
+    """What the products take beyond their arithmetic, over the window; 0 where that is not known."""
+    roofline, window = facts.find(Roofline), facts[Window]
+    if roofline is None:
+        return 0
+    products, ops = set(attention.products.tolist()), facts.trace.host_ops
+    spare_ns = 0.0
+    for call in roofline.calls:
+        if call.op not in products or not window.host_start_ns <= ops.start_ns[call.op] < window.host_end_ns:
+            continue
+        dtype = "tf32" if call.op in roofline.tf32 else call.work.dtype
+        peak = peak_of(roofline.device, dtype, call.work.family)
+        spare_ns += max(0.0, call.device_ns - call.work.flops / peak * 1e9) if peak else 0.0
+    return int(spare_ns)
 
 
 def _on_cpu(facts: Facts, attention: PlainAttention) -> Judgement:
@@ -75,7 +96,9 @@ def _on_cpu(facts: Facts, attention: PlainAttention) -> Judgement:
     claims = within_window(facts, union_of(attention.gone.values()))
     high = within_window(facts, union_of(attention.whole.values())) | claims
     without = reduce(or_, (Edits.without_host(tid, own) for tid, own in attention.gone.items()), Edits())
-    return _found(facts, Work("operators", rows, ops.dur_ns[rows], claims, high.measure_ns), without)
+    return _found(
+        facts, Work("operators", rows, ops.dur_ns[rows], claims, high.measure_ns, claims.measure_ns // 2), without
+    )
 
 
 class Work(NamedTuple):
@@ -87,8 +110,9 @@ class Work(NamedTuple):
     """(work,) operator that it is of."""
     dur_ns: Int64s
     claims: Intervals
-    high_ns: int | None = None
-    """Over the window; None: no more than the claims."""
+    high_ns: int
+    """Over the window."""
+    low_ns: int = 0
 
 
 def _found(facts: Facts, work: Work, without: Edits) -> Judgement:
@@ -104,7 +128,7 @@ def _found(facts: Facts, work: Work, without: Edits) -> Judgement:
             where=costliest(facts, work.op, work.dur_ns, "softmax"),
             fix="Use a fused kernel: F.scaled_dot_product_attention(q, k, v, …); in transformers: "
             "attn_implementation='sdpa'",
-            low_ns=0,
+            low_ns=work.low_ns,
             high_ns=work.high_ns,
             evidence=[
                 fact(
