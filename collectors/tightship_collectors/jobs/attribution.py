@@ -15,11 +15,11 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tightship_collectors.jobs.live_run import HostRun, RankView
+from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.processes import Process, ProcessTable
 from tightship_collectors.jobs.ranks import read_ranks
 from tightship_collectors.sources.base import OK
@@ -55,12 +55,10 @@ class Attribution:
         runtime_dir: Path,
         *,
         table: ProcessTable | None = None,
-        ranks: Callable[[Path], tuple[RankView, ...]] = read_ranks,
         own_uid: int | None = None,
     ) -> None:
         self._runtime_dir = runtime_dir
         self._table = table or ProcessTable()
-        self._ranks = ranks
         self._own_uid = os.geteuid() if own_uid is None else own_uid
         self._accepted: dict[str, tuple[Path, int]] = {}
         self._refused: dict[str, str] = {}
@@ -93,7 +91,7 @@ class Attribution:
             run_dir=run_dir,
             uid=uid,
             pids=tuple(p.pid for p in processes),
-            ranks=self._ranks(run_dir),
+            ranks=read_ranks(run_dir, uid=uid),
             start_ns=processes[0].start_ns,
         )
         external_id = next((p.claim.external_id for p in processes if p.claim.external_id), None)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
+from tightship_collectors.jobs.user_folder import FILE_FLAGS, user_folder
 from tightship_platform.errors import Invalid
 
 SIZE = 4096
@@ -105,6 +106,23 @@ class RankFile:
 def rank_path(run_dir: Path, pid: int) -> Path:
     """Where the control file of `pid` is."""
     return run_dir / FOLDER / str(pid)
+
+
+def open_rank_file(path: Path, mode: int, *, uid: int) -> int | None:
+    """A descriptor of a control file that is regular, of `uid` and of full size; None when there is none.
+
+    See [Note: in a user's folder].
+    """
+    try:
+        with user_folder(path.parent.parent, uid, path.parent.name) as folder:
+            fd = os.open(path.name, mode | FILE_FLAGS, dir_fd=folder)
+    except OSError:
+        return None
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == uid and status.st_size == SIZE:
+        return fd
+    os.close(fd)
+    return None
 
 
 def read_rank_file(path: Path, *, uid: int) -> RankFile | None:
@@ -220,15 +238,9 @@ def clear_capture(path: Path, *, uid: int) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path, mode: int, uid: int) -> Iterator[int | None]:
-    """The file behind `path` if it is regular, of `uid` and of full size; an agent that is root trusts no path."""
+    fd = open_rank_file(path, mode, uid=uid)
     try:
-        fd = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        yield None
-        return
-    try:
-        status = os.fstat(fd)
-        fits = stat.S_ISREG(status.st_mode) and status.st_uid == uid and status.st_size == SIZE
-        yield fd if fits else None
+        yield fd
     finally:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)

@@ -14,6 +14,7 @@ import stat
 
 from tightship_collectors.jobs.attribution import LocalRun
 from tightship_collectors.jobs.run_directory import RECORD
+from tightship_collectors.jobs.user_folder import FILE_FLAGS, user_folder
 from tightship_platform.wire import RunRecord
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +27,8 @@ def read_run_record(local: LocalRun) -> dict[str, object] | None:
     """The record as JSON values; None when there is none, or it is of another run, user or form."""
     run = local.view
     try:
-        fd = os.open(run.run_dir / RECORD, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with user_folder(run.run_dir, run.uid) as folder:
+            fd = os.open(RECORD, os.O_RDONLY | FILE_FLAGS, dir_fd=folder)
         with os.fdopen(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != run.uid or status.st_size > MAX_BYTES:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tightship_collectors.jobs.control_file import OFF_STEPS, SIZE, rank_path
+from tightship_collectors.jobs.control_file import OFF_STEPS, open_rank_file, rank_path
 from tightship_collectors.jobs.live_run import HostRun, RankView
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import StepRecord
@@ -246,15 +245,7 @@ def _plausible(value: int | None, start_ns: int, time_ns: int) -> int | None:
 
 
 def _open(run: HostRun, pid: int) -> int | None:
-    try:
-        fd = os.open(rank_path(run.run_dir, pid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_uid == run.uid and status.st_size == SIZE:
-        return fd
-    os.close(fd)
-    return None
+    return open_rank_file(rank_path(run.run_dir, pid), os.O_RDONLY, uid=run.uid)
 
 
 def _close(process: _Process) -> None:

@@ -1,9 +1,13 @@
-"""One run's daemon socket: bound safely in a folder that belongs to somebody else, receiving with credentials."""
+"""One run's daemon socket: bound safely in a folder that belongs to somebody else, receiving with credentials.
+
+See [Note: in a user's folder].
+"""
 
 from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -13,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.user_folder import acting_as, user_folder
 from tightship_collectors.kineto.protocol import MAX_DATAGRAM
 from tightship_platform.units import NS_PER_S
 
@@ -22,6 +27,7 @@ _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; Python's socket module does not na
 _UCRED = struct.Struct("iII")
 _TIMESPEC = struct.Struct("qq")
 _ANCILLARY_BYTES = 256
+_HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Unservable(Exception):
@@ -45,13 +51,11 @@ class Received:
 class Endpoint:
     """The bound socket `<run_dir>/dynolog`."""
 
-    def __init__(self, run: HostRun, bound: socket.socket, inode: int) -> None:
+    def __init__(self, run: HostRun, bound: socket.socket, identity: tuple[int, int]) -> None:
         self.run = run
         self.socket = bound
         self.registered: set[int] = set()
-        self._folder = str(run.run_dir)
-        self._path = run.run_dir / NAME
-        self._inode = inode
+        self._identity = identity
 
     @classmethod
     def bind(cls, run: HostRun) -> Endpoint:
@@ -62,36 +66,36 @@ class Endpoint:
         """
         path = run.run_dir / NAME
         try:
-            folder = os.lstat(run.run_dir)
-            if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != run.uid or folder.st_mode & 0o077:
-                raise Unservable(f"{run.run_dir} is not a folder private to user {run.uid}")
-            _clear_stale(path)
-            bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-            try:
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                bound.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-                os.fchmod(bound.fileno(), 0o600)  # before bind: the path takes its mode from the socket
-                bound.bind(str(path))
-                if run.uid != os.geteuid():
-                    os.chown(path, run.uid, -1, follow_symlinks=False)
-                return cls(run, bound, os.lstat(path).st_ino)
-            except OSError:
-                bound.close()
-                raise
+            with user_folder(run.run_dir, run.uid) as folder:
+                if os.fstat(folder).st_mode & 0o077:
+                    raise Unservable(f"{run.run_dir} is not a folder private to user {run.uid}")
+                _clear_stale(folder, path)
+                bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+                try:
+                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                    bound.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                    os.fchmod(bound.fileno(), 0o600)  # before bind: the path takes its mode from the socket
+                    with acting_as(run.uid):
+                        bound.bind(str(path))
+                    return cls(run, bound, _identity(folder, run.uid))
+                except OSError:
+                    bound.close()
+                    raise
         except OSError as error:
             raise Unservable(f"cannot bind {path}: {error.strerror or error}") from error
 
     def still_bound(self) -> bool:
         """The path still leads to this socket; false once somebody removed or replaced it."""
         try:
-            return os.lstat(self._path).st_ino == self._inode
+            with user_folder(self.run.run_dir, self.run.uid) as folder:
+                return _identity(folder, self.run.uid) == self._identity
         except OSError:
             return False
 
     def is_client_address(self, address: str) -> bool:
         """A libkineto client in this run's own folder; see [Note: whom the service answers]."""
         folder, _, name = address.rpartition("/")
-        return folder == self._folder and _CLIENT.fullmatch(name) is not None
+        return folder == str(self.run.run_dir) and _CLIENT.fullmatch(name) is not None
 
     def receive(self) -> Received | None:
         """The next datagram; None when there is none.
@@ -124,9 +128,10 @@ class Endpoint:
         return Received(data, text, pid, uid, time_ns, fault)
 
     def send(self, address: str, datagram: bytes) -> bool:
-        """Send to a client of this run; False if it is gone, full, or not what its name says."""
+        """Send to a client in this run's folder; False if it is gone, full, or not what its name says."""
         try:
-            handle = os.open(address, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with user_folder(self.run.run_dir, self.run.uid) as folder:
+                handle = os.open(Path(address).name, _HANDLE, dir_fd=folder)
         except OSError:
             return False
         try:
@@ -142,29 +147,42 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the socket, and remove its path if it is still ours."""
-        if self.still_bound():
-            with contextlib.suppress(OSError):
-                self._path.unlink()
+        with contextlib.suppress(OSError), user_folder(self.run.run_dir, self.run.uid) as folder:
+            if _identity(folder, self.run.uid) == self._identity:
+                os.unlink(NAME, dir_fd=folder)
         self.socket.close()
 
 
-def _clear_stale(path: Path) -> None:
+def _identity(folder: int, uid: int) -> tuple[int, int]:
+    """Device and inode of the socket in a run's folder.
+
+    :raises OSError: there is none, or what has the name is not a socket of `uid` with this one name.
+    """
+    status = os.stat(NAME, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid or status.st_nlink != 1:
+        raise OSError(errno.EEXIST, f"{NAME} is not a socket of user {uid}")
+    return status.st_dev, status.st_ino
+
+
+def _clear_stale(folder: int, path: Path) -> None:
     """Remove the socket of an agent that was killed.
 
+    :param path: where the folder was found, for messages.
     :raises Unservable: the name is taken by something else.
     """
     try:
-        status = os.lstat(path)
+        handle = os.open(NAME, _HANDLE, dir_fd=folder)
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(status.st_mode):
-        raise Unservable(f"{path} is not a socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-        except FileNotFoundError:
-            return
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_nlink != 1:
+            raise Unservable(f"{path} is not a socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            probe.connect(f"/proc/self/fd/{handle}")
+    except ConnectionRefusedError:
+        os.unlink(NAME, dir_fd=folder)
+        return
+    finally:
+        os.close(handle)
     raise Unservable(f"another agent serves {path}")

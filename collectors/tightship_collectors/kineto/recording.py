@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from tightship_collectors.jobs.control_file import rank_path, read_rank_file
 from tightship_collectors.jobs.live_run import RankView
 from tightship_collectors.jobs.ranks import read_ranks
+from tightship_collectors.jobs.user_folder import user_folder
 from tightship_collectors.kineto import readiness
 from tightship_collectors.kineto.arming import Arming
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, RankTrace
@@ -171,7 +172,7 @@ class Recording:
         if now_ns < self._look_again_ns:
             return
         self._look_again_ns = now_ns + LOOK_NS
-        views = read_ranks(manifest.traces_dir.parent)
+        views = read_ranks(manifest.traces_dir.parent, uid=manifest.uid)
         if not views and not live:
             raise GiveUp("run ended before it could be recorded")
         if manifest.is_second and any(process.is_ending() for process in self._processes()):
@@ -219,8 +220,10 @@ class Recording:
         self._report(CaptureState.ARMED, None)
 
     def _check_disk(self) -> None:
-        for folder in (self.manifest.traces_dir.parent, self._store.root):
-            free = shutil.disk_usage(folder).free
+        run_dir = self.manifest.traces_dir.parent
+        with user_folder(run_dir, self.manifest.uid) as handle:
+            theirs = shutil.disk_usage(handle).free
+        for folder, free in ((run_dir, theirs), (self._store.root, shutil.disk_usage(self._store.root).free)):
             if free < MIN_FREE_BYTES:
                 raise GiveUp(
                     f"only {free // 1_000_000} MB are free in {folder}, {MIN_FREE_BYTES // 1_000_000} are needed"

@@ -1,7 +1,6 @@
 """Trace files in a folder that belongs to the job's user: found, checked, packed and removed without trusting a name.
 
-An agent may run as root, and the job's user may put anything under any name there: every access goes through a handle
-of the folder, follows no link, and looks at the opened file rather than at its name.
+The job's user may put anything under any name there; see [Note: in a user's folder].
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
+
+from tightship_collectors.jobs.user_folder import FILE_FLAGS, user_folder
 
 EDGE_BYTES = 64 * 1024
 """`trace_id` stands in the head of a Kineto trace, in some releases behind the events."""
@@ -29,13 +29,11 @@ class BadTrace(Exception):
 
 def trace_size(folder: Path, name: str, uid: int) -> int | None:
     """Bytes of a regular file of `uid`; None when there is none."""
-    with _folder(folder, uid) as fd:
-        if fd is None:
-            return None
-        try:
+    try:
+        with user_folder(folder.parent, uid, folder.name) as fd:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except OSError:
-            return None
+    except OSError:
+        return None
     return status.st_size if stat.S_ISREG(status.st_mode) and status.st_uid == uid else None
 
 
@@ -44,13 +42,11 @@ def open_trace(folder: Path, name: str, uid: int, trace_id: str) -> int:
 
     :raises BadTrace: there is none, or it is something else.
     """
-    with _folder(folder, uid) as folder_fd:
-        if folder_fd is None:
-            raise BadTrace(f"{folder} is gone")
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
-        except OSError as error:
-            raise BadTrace(f"{name}: {error.strerror}") from error
+    try:
+        with user_folder(folder.parent, uid, folder.name) as folder_fd:
+            fd = os.open(name, os.O_RDONLY | FILE_FLAGS, dir_fd=folder_fd)
+    except OSError as error:
+        raise BadTrace(f"{error.filename}: {error.strerror}") from error
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
@@ -98,33 +94,12 @@ def _put(fd: int, data: bytes, digest: hashlib._Hash) -> int:
 
 def remove_traces(folder: Path, uid: int, prefix: str) -> None:
     """Remove every file of a capture, complete or not."""
-    with _folder(folder, uid) as fd:
-        if fd is None:
-            return
-        with os.scandir(fd) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(prefix)]
-        for name in names:
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=fd)
-
-
-@contextlib.contextmanager
-def _folder(folder: Path, uid: int) -> Iterator[int | None]:
-    """A handle of `<run_dir>/traces` if both are real folders of `uid`."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        parent = os.open(folder.parent, flags)
-    except OSError:
-        yield None
-        return
-    try:
-        fd = os.open(folder.name, flags, dir_fd=parent)
-    except OSError:
-        yield None
-        return
-    finally:
-        os.close(parent)
-    try:
-        yield fd if os.fstat(fd).st_uid == uid else None
-    finally:
-        os.close(fd)
+    with (
+        contextlib.suppress(OSError),
+        user_folder(folder.parent, uid, folder.name) as fd,
+        os.scandir(fd) as entries,
+    ):
+        for entry in entries:
+            if entry.name.startswith(prefix):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.name, dir_fd=fd)

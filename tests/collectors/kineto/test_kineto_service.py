@@ -230,10 +230,12 @@ def test_an_answer_does_not_follow_a_link_to_another_jobs_socket(folder: Path) -
     try:
         assert endpoint.is_client_address(str(lure))
         assert endpoint.send(str(lure), b"x" * 40) is False
-        assert endpoint.send(str(victim.path), b"x" * 40) is True  # the handle itself is what leads there
+        assert endpoint.send(str(victim.path), b"x" * 40) is False
+        own = Job(run.run_dir)
+        assert endpoint.send(str(own.path), b"x" * 40) is True
     finally:
         endpoint.close()
-    assert victim.socket.recv(100) == b"x" * 40
+    assert own.socket.recv(100) == b"x" * 40
     victim.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
         victim.socket.recv(100)
@@ -403,6 +405,59 @@ def test_an_agent_of_root_serves_another_users_job_and_nobody_else_in_its_name(
         job.stdin.write("go\n")
         job.stdin.flush()
         assert job.stdout.readline().strip() == "K=V"
+
+
+SWAP_AS = """
+import ctypes, os, sys
+run_dir, link, uid = os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2]), int(sys.argv[3])
+os.setgid(uid); os.setuid(uid)
+swap = ctypes.CDLL(None).renameat2
+print("swapping", flush=True)
+while os.getppid() == int(sys.argv[4]):
+    swap(-100, run_dir, -100, link, 2)  # RENAME_EXCHANGE
+"""
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can be somebody else")
+def test_a_folder_that_its_owner_swaps_for_a_link_leads_root_nowhere(folder: Path) -> None:
+    """Its owner swaps the two all the while, so that some binds meet the link after they looked at the folder."""
+    parent, secret = folder / "theirs", folder / "secret"
+    parent.mkdir(mode=0o700)
+    os.chown(parent, NOBODY, NOBODY)
+    run = run_in(parent, uid=NOBODY)
+    secret.mkdir(mode=0o770)  # also what only a group of root's may write to
+    link = parent / "link"
+    link.symlink_to(secret)
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    served = 0
+    command = [sys.executable, "-c", SWAP_AS, str(run.run_dir), str(link), str(NOBODY), str(ME)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as swapper:
+        try:
+            assert swapper.stdout is not None
+            assert swapper.stdout.readline() == "swapping\n"
+            for _ in range(2000):
+                try:
+                    endpoint = Endpoint.bind(run)
+                except Unservable:
+                    pass
+                else:
+                    served += 1
+                    endpoint.close()
+                assert list(secret.iterdir()) == []
+        finally:
+            swapper.kill()
+    assert served, "some of them met the folder"
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can be somebody else")
+def test_a_socket_with_a_second_name_is_not_taken_for_a_dead_agents(folder: Path) -> None:
+    run = run_in(folder, uid=NOBODY)
+    other = Job(folder, "others")
+    os.link(other.path, run.run_dir / NAME)
+    other.socket.close()
+    with pytest.raises(Unservable, match="is not a socket"):
+        Endpoint.bind(run)
+    assert other.path.stat().st_uid == 0
 
 
 def test_an_error_in_one_config_does_not_end_the_service(service: KinetoService, folder: Path) -> None:
