@@ -21,6 +21,7 @@ DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
 _DAYS = (36_500, "days")
 _WHOLE = {
     "upload_max_bytes": (10**15, "bytes"),
+    "trace_max_bytes": (10**15, "bytes"),
     "keep_days": _DAYS,
     "keep_rollup_days": _DAYS,
     "keep_trace_days": _DAYS,
@@ -55,6 +56,8 @@ class Settings:
     """Name under which the agent reports this host; default: the system's host name."""
     upload_max_bytes: int = 4 * 1024**3
     """Largest trace file that the server accepts."""
+    trace_max_bytes: int = 8 * 1024**3
+    """Largest trace file, as Kineto writes it, that an agent packs and delivers."""
     keep_days: int = 30
     """Days for which samples and step counts are kept; 0: for ever."""
     keep_rollup_days: int = 400
@@ -68,8 +71,9 @@ class Settings:
         # <runtime_dir>/<run key>/dynoconfigclient<uuid>, where the job's Kineto listens, has to fit 107 bytes.
         if len(os.fsencode(self.runtime_dir)) > 36:
             raise Invalid("TIGHTSHIP_RUNTIME_DIR", str(self.runtime_dir), "a path of at most 36 bytes")
-        if self.upload_max_bytes <= 0:
-            raise Invalid("TIGHTSHIP_UPLOAD_MAX_BYTES", self.upload_max_bytes, "a positive number of bytes")
+        for name in ("upload_max_bytes", "trace_max_bytes"):
+            if getattr(self, name) <= 0:
+                raise Invalid(f"TIGHTSHIP_{name.upper()}", getattr(self, name), "a positive number of bytes")
         if 0 < self.keep_rollup_days < (self.keep_days or self.keep_rollup_days + 1):
             least = f"TIGHTSHIP_KEEP_DAYS ({self.keep_days or 'for ever'})"
             raise Invalid("TIGHTSHIP_KEEP_ROLLUP_DAYS", self.keep_rollup_days, f"at least {least}, or 0 for ever")

@@ -8,7 +8,8 @@ complete with the first, and says why.
 
 [Note: three threads]
 `capture-carry` advances every recording, about twenty times a second, and never waits for the network.
-`capture-talk` leases and reports, in order per capture; `capture-deliver` packs and uploads, which may take minutes.
+`capture-talk` leases and reports, in order per capture; `capture-deliver` packs and uploads, which may take minutes:
+runs take turns there, of half a second of packing or one file to upload, so that none waits for all of another's.
 A server that is away therefore delays neither a recording nor the end of a job.
 """
 
@@ -20,7 +21,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tightship_collectors.jobs.live_run import HostRun
@@ -75,6 +76,10 @@ class InHand:
         self.refusals = 0
         """Uploads that the server answered with a no."""
         self.deliver_after_s = 0.0
+        self.delivery: Iterator[None] | None = None
+        """Its delivery as far as it has come; the deliver thread's own."""
+        self.sending = recording
+        """The pass whose traces are being delivered."""
 
     @property
     def manifest(self) -> Manifest:
@@ -118,6 +123,7 @@ class CaptureExecutor:
 
     def __init__(self, settings: Settings, client: ApiClient, service: KinetoService) -> None:
         self._host = settings.host_name
+        self._max_bytes = settings.trace_max_bytes
         self._client = client
         self._service = service
         self._store = ManifestStore(settings.spool_dir)
@@ -381,38 +387,52 @@ class CaptureExecutor:
             hand.recording.abandon(f"the server does not want it any more: {refusal}")
 
     def _deliver(self) -> float:
-        """Pack and upload what is written; returns the seconds until the next attempt."""
+        """Give each run's first delivery that is due a turn; returns the seconds until the next turns."""
         waits = [1.0]
+        served: set[str] = set()
         for hand in self._in_hand():
+            if not hand.is_deliverable:
+                hand.delivery = None
             if not hand.is_deliverable or self._stop.is_set():
                 continue
             pause_s = hand.deliver_after_s - time.monotonic()
-            if pause_s <= 0:
-                self._deliver_one(hand)
-            else:
+            if pause_s > 0:
                 waits.append(pause_s)
-        return min(waits)
+            elif hand.manifest.run not in served and self._deliver_turn(hand):
+                served.add(hand.manifest.run)
+        return 0.0 if served else min(waits)
 
-    def _deliver_one(self, hand: InHand) -> None:
+    def _delivery(self, hand: InHand) -> Iterator[None]:
+        """Pack and upload what a capture has now, step by step."""
         manifest, second = hand.manifest, hand.second
-        sending = hand.recording
+        hand.sending = hand.recording
+        yield from pack_traces(manifest, self._store, max_bytes=self._max_bytes)
+        if hand.outbox:
+            return  # the server does not expect the files yet
+        yield from send_traces(manifest, self._store, self._client, self._host)
+        if second is not None and manifest.passes > 1:
+            if second.manifest.phase is not Phase.WRITTEN:
+                return
+            hand.sending = second
+            yield from pack_traces(second.manifest, self._store, max_bytes=self._max_bytes)
+            yield from send_traces(second.manifest, self._store, self._client, self._host)
+            second.manifest.enter(Phase.OVER, now_ns())
+        if second is not None or manifest.passes == 1:
+            manifest.enter(Phase.OVER, now_ns())
+        self._carry_now.set()
+
+    def _deliver_turn(self, hand: InHand) -> bool:
+        """One step of a delivery; False when there is nothing more to do for it now."""
+        manifest = hand.manifest
+        if hand.delivery is None:
+            hand.delivery = self._delivery(hand)
         try:
-            pack_traces(manifest, self._store)
-            if hand.outbox:
-                return  # the server does not expect the files yet
-            send_traces(manifest, self._store, self._client, self._host)
-            if second is not None and manifest.passes > 1:
-                if second.manifest.phase is not Phase.WRITTEN:
-                    return
-                sending = second
-                pack_traces(second.manifest, self._store)
-                send_traces(second.manifest, self._store, self._client, self._host)
-                second.manifest.enter(Phase.OVER, now_ns())
-            if second is not None or manifest.passes == 1:
-                manifest.enter(Phase.OVER, now_ns())
-            self._carry_now.set()
+            next(hand.delivery)
+            return True
+        except StopIteration:
+            pass
         except Undeliverable as error:
-            sending.abandon(str(error))
+            hand.sending.abandon(str(error))
         except ServerUnreachable:
             self._put_off(hand)
         except ApiError as error:
@@ -421,9 +441,11 @@ class CaptureExecutor:
             self._talk_now.set()
             hand.refusals += error.http_status < 500
             if error.http_status == 413 or hand.refusals >= MAX_REFUSALS:
-                sending.abandon(f"the server refuses a trace: {error}")
+                hand.sending.abandon(f"the server refuses a trace: {error}")
             else:
                 self._put_off(hand)
+        hand.delivery = None
+        return False
 
     def _put_off(self, hand: InHand) -> None:
         hand.deliver_after_s = time.monotonic() + BACK_OFF_S[min(hand.failures, len(BACK_OFF_S) - 1)]

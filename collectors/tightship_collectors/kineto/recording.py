@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 
 from tightship_collectors.jobs.control_file import rank_path, read_rank_file
@@ -22,6 +21,7 @@ from tightship_collectors.jobs.ranks import read_ranks
 from tightship_collectors.jobs.user_folder import user_folder
 from tightship_collectors.kineto import readiness
 from tightship_collectors.kineto.arming import Arming
+from tightship_collectors.kineto.disk_room import NoRoom, require_room
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, RankTrace
 from tightship_collectors.kineto.progress import LONGEST_EXPORT_NS, Progress
 from tightship_collectors.kineto.rank_process import RankProcess
@@ -50,8 +50,6 @@ SETTLE_NS = 3 * NS_PER_S
 """Kineto, which asks once a second, has said by then that it is idle again."""
 LOOK_NS = 200 * NS_PER_MS
 """Time between two looks at processes that are not ready."""
-MIN_FREE_BYTES = 500_000_000
-"""Less free disk than this and nothing is recorded: a job must not meet a full disk because of us."""
 
 Report = Callable[[CaptureState, str | None], None]
 
@@ -221,13 +219,12 @@ class Recording:
 
     def _check_disk(self) -> None:
         run_dir = self.manifest.traces_dir.parent
-        with user_folder(run_dir, self.manifest.uid) as handle:
-            theirs = shutil.disk_usage(handle).free
-        for folder, free in ((run_dir, theirs), (self._store.root, shutil.disk_usage(self._store.root).free)):
-            if free < MIN_FREE_BYTES:
-                raise GiveUp(
-                    f"only {free // 1_000_000} MB are free in {folder}, {MIN_FREE_BYTES // 1_000_000} are needed"
-                )
+        try:
+            with user_folder(run_dir, self.manifest.uid) as handle:
+                require_room(handle, run_dir)
+            require_room(self._store.root, self._store.root)
+        except NoRoom as error:
+            raise GiveUp(str(error.strerror)) from error
 
     def _watch_start(self, now_ns: int) -> None:
         manifest = self.manifest

@@ -11,13 +11,19 @@ import os
 import re
 import stat
 import zlib
+from collections.abc import Generator
 from pathlib import Path
 
 from tightship_collectors.jobs.user_folder import FILE_FLAGS, user_folder
+from tightship_collectors.kineto.disk_room import require_room
+from tightship_platform.errors import TooLarge
+from tightship_platform.units import format_bytes
 
 EDGE_BYTES = 64 * 1024
 """`trace_id` stands in the head of a Kineto trace, in some releases behind the events."""
 CHUNK_BYTES = 1024 * 1024
+TURN_BYTES = 64 * 1024 * 1024
+"""Packed at a time: about half a second of work."""
 GZIP_LEVEL = 1
 """A trace shrinks about tenfold at level 1 already; higher levels cost the host more than the network."""
 _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header
@@ -61,24 +67,36 @@ def open_trace(folder: Path, name: str, uid: int, trace_id: str) -> int:
     return fd
 
 
-def pack(fd: int, target: Path) -> tuple[int, str]:
-    """Compress the file behind `fd` to `target`, which appears only when complete.
+def pack(fd: int, target: Path, *, max_bytes: int) -> Generator[None, None, tuple[int, str]]:
+    """Compress what the file behind `fd` holds at the first step to `target`, which appears only when complete.
+
+    Takes a step at a time, of TURN_BYTES each. Whatever ends it early leaves nothing behind.
 
     :returns: bytes and sha256 of the compressed file.
-    :raises OSError: the disk is full or not writable; nothing is left behind.
+    :raises TooLarge: the file has more than `max_bytes`, holes included.
+    :raises OSError: the disk is full, or about to be (see `require_room`), or not writable.
     """
+    end, position = os.fstat(fd).st_size, 0
+    if end > max_bytes:
+        limit = f"{format_bytes(max_bytes)} (TIGHTSHIP_TRACE_MAX_BYTES)"
+        raise TooLarge(f"it has {format_bytes(end)} and at most {limit} are delivered; record a shorter window")
     draft = target.with_name(target.name + ".new")
-    digest, size, position = hashlib.sha256(), 0, 0
+    digest, size, turn_ends = hashlib.sha256(), 0, TURN_BYTES
     compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
     try:
         with draft.open("wb") as out:
-            while chunk := os.pread(fd, CHUNK_BYTES, position):
+            # Not to its end: a job that goes on writing would never let it come.
+            while chunk := os.pread(fd, min(CHUNK_BYTES, end - position), position):
                 position += len(chunk)
+                require_room(out.fileno(), target.parent)
                 size += _put(out.fileno(), compressor.compress(chunk), digest)
+                if position >= turn_ends:
+                    turn_ends += TURN_BYTES
+                    yield
             size += _put(out.fileno(), compressor.flush(), digest)
             os.fsync(out.fileno())
         draft.rename(target)
-    except OSError:
+    except BaseException:
         draft.unlink(missing_ok=True)
         raise
     return size, digest.hexdigest()

@@ -20,7 +20,7 @@ from waiting import PATIENCE_S
 from tightship_collectors.jobs.control_file import Flag, rank_path, read_rank_file
 from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.ranks import read_ranks
-from tightship_collectors.kineto import config, progress, readiness, recording
+from tightship_collectors.kineto import config, disk_room, progress, readiness, recording
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase
 from tightship_collectors.kineto.recording import Recording
 from tightship_collectors.kineto.service import KinetoService
@@ -332,7 +332,7 @@ def test_a_trace_that_never_becomes_complete_is_given_up_but_the_process_held_un
 
 
 def test_too_little_disk_is_a_reason_not_to_begin(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MIN_FREE_BYTES", 10**18)
+    monkeypatch.setattr(disk_room, "MIN_FREE_BYTES", 10**18)
     stage.job()
     capture = stage.capture()
     stage.advance(capture, Phase.OVER)
