@@ -62,6 +62,15 @@ PAGES = {
         sure=("if all experts are read", "replayed kernels are those of"),
         next=("Unfused short kernels", "engine's fused operators", "more requests run at once"),
     ),
+    "diffusion": Page(
+        title="Diffusion: one image of Stable Diffusion 3.5 on MI300X, recorded with Python stacks",
+        reading="xdit_sd35",
+        bound=("GPU busy", "no saving counts it, and without it a step would take"),
+        first=("record again without stacks", "attention bf16"),
+        brings=("without it a step would take", "saves  "),
+        sure=("simulated)", "not covered by any finding"),
+        next=("The device waits for kernel launches", "Launch less often", "Most of it is in transformers"),
+    ),
 }
 
 

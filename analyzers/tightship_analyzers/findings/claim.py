@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
+from tightship_analyzers.facts.program.frames import ThreadFrames, place_of
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
@@ -27,6 +29,8 @@ WORKERS_FRAC = 0.05
 MANY_STEPS = 3
 """Of so many recorded steps or more, what only one has is not taken for a part of every step. Of two it may be every
 other one."""
+TORCH = re.compile(r"(.*/)?torch/")
+"""File of a frame that everything passes through."""
 ONCE = fact("In one step only: whether it comes back is not recorded; record for longer")
 
 
@@ -152,6 +156,22 @@ def mostly_in(facts: Facts, op: Int64s, cost_ns: Int64s) -> Evidence | None:
     if not modules:
         return None
     return fact("Modules, the costliest first: " + ", ".join(name for name, _ in modules[:3]))
+
+
+def deepest(facts: Facts, claims: Intervals, place: str) -> Evidence | None:
+    """The innermost function, of libraries other than torch too, in which most of that time was; None where that is
+    `place` itself, or stacks do not tell."""
+    stacks, names = facts.find(ThreadFrames), facts.trace.names
+    if stacks is None or not len(stacks.files) or not len(claims):
+        return None
+    frames = stacks.files.overlapping(facts[Window].host_start_ns, facts[Window].end_ns)
+    inside_ns = np.bincount(frames.name, weights=claims.overlap_ns(frames.start_ns, frames.end_ns))
+    lasts_ns = np.bincount(frames.name, weights=frames.dur_ns)
+    most = [n for n in np.flatnonzero(2 * inside_ns > claims.measure_ns).tolist() if not TORCH.match(names[n])]
+    if not most:
+        return None
+    function = place_of(names[min(most, key=lambda number: (lasts_ns[number], number))])
+    return fact(f"Most of it is in {function}") if function != place else None
 
 
 def claim(

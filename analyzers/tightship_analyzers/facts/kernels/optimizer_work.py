@@ -19,6 +19,8 @@ from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_platform.text import shown
 
 MAX_NAME = 60
+MOST_FRAC = 0.9
+"""Of an update's operators those that run once, or a few times, for each parameter tensor; the rest runs for all."""
 MANY_TENSORS = ("aten::_foreach_", "aten::_fused_")
 _MATRIX_WORK = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::convolution"))
 
@@ -35,7 +37,8 @@ class OptimizerCall:
     operators: int
     """Outermost operators in it."""
     parameters: int
-    """How often most of its outermost operators ran: once per parameter tensor in a single-tensor update."""
+    """How often nearly all of its outermost operators ran: once, or a few times, per parameter tensor in a
+    single-tensor update."""
     host: Intervals
     """Time of the thread in those operators."""
     many_tensors: bool
@@ -118,10 +121,14 @@ def _call(facts: Facts, tree: OpTree, nodes: HostOps, tid: int, start_ns: int, e
 
 
 def _parameters(names: Int32s) -> int:
-    """The count that most operators share; the smaller one of two that are equally frequent."""
+    """The count that most operators share, or the largest of which nearly all are multiples: an update may run one of
+    them twice for each tensor."""
     counts = np.bincount(names)
     counts = counts[counts > 0]
-    return int(np.bincount(counts).argmax()) if len(counts) else 0
+    if not len(counts):
+        return 0
+    shared = [count for count in set(counts.tolist()) if counts[counts % count == 0].sum() >= MOST_FRAC * len(names)]
+    return max([int(np.bincount(counts).argmax()), *shared])
 
 
 def _hull(work: Table) -> Intervals:

@@ -70,6 +70,7 @@ from tightship_analyzers.findings.claim import (
     Where,
     claim,
     comes_back,
+    deepest,
     in_window,
     is_worth,
     share_of,
@@ -235,6 +236,7 @@ def _finding(facts: Facts, claims: Intervals, remedy: Remedy, place: str) -> Fin
                 len(claims),
                 "stretches",
             ),
+            deepest(facts, claims, place),
             *_functions(facts, claims),
             *(
                 fact(f"Of which in {name}: {time_of(facts, ns)}", ns / window.count, "ns")

@@ -42,6 +42,7 @@ from __future__ import annotations
 import numpy as np
 
 from tightship_analyzers.facts.activity.device_busy import DeviceGaps
+from tightship_analyzers.facts.blocking.host_pace import HostPace
 from tightship_analyzers.facts.kernels.optimizer_work import OptimizerCall, OptimizerWork
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
@@ -57,6 +58,8 @@ from tightship_platform.units import format_ns
 MIN_STEP_FRAC = 0.02
 """Share of the step below which it is no finding."""
 
+HOST_PACED_FRAC = 0.95
+"""Of the step, what a host that sets the pace needs without its waits; the rest is what a launch may wait."""
 MIN_PARAMETERS = 4
 """With fewer parameter tensors there is nothing to bundle."""
 
@@ -79,11 +82,14 @@ def judge(facts: Facts) -> Judgement:
 
 def _idle_after(facts: Facts, slow: list[OptimizerCall]) -> Intervals:
     """Idle time of the device from each update to the next, as long as the host was busy with operators at most: what
-    the host does after it could begin so much earlier."""
-    known, gaps = facts.find(DependencyGraph), facts.find(DeviceGaps)
-    if known is None or known.distrust is not None or gaps is None or facts.trace.device_kind == "cpu":
+    the host does after it could begin so much earlier. Where that cannot be simulated, only of a host that hardly ever
+    waits."""
+    known, gaps, window = facts.find(DependencyGraph), facts.find(DeviceGaps), facts[Window]
+    if known is None or gaps is None or facts.trace.device_kind == "cpu":
         return Intervals.none()
-    ends = [*(call.start_ns for call in slow[1:]), facts[Window].claim_end_ns]
+    if known.distrust is not None and facts[HostPace].step_ns < HOST_PACED_FRAC * window.mean_ns:
+        return Intervals.none()
+    ends = [*(call.start_ns for call in slow[1:]), window.claim_end_ns]
     return union_of(
         _first(gaps.spans.clip(call.start_ns, max(call.start_ns, end_ns)), call.host.measure_ns)
         for call, end_ns in zip(slow, ends, strict=True)

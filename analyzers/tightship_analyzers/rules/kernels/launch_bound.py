@@ -43,7 +43,16 @@ from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.vendor import Vendor
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import claim, is_worth, mostly_in, one_place, per_step_suffix, share_of, time_of
+from tightship_analyzers.findings.claim import (
+    claim,
+    deepest,
+    is_worth,
+    mostly_in,
+    one_place,
+    per_step_suffix,
+    share_of,
+    time_of,
+)
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
@@ -102,6 +111,7 @@ def judge(facts: Facts) -> Judgement:
                     "gaps",
                 ),
                 mostly_in(facts, kernels.op[gaps.next_event], gaps.cost_ns),
+                deepest(facts, claims, where.place),
                 change(
                     "model = Model().to(device)", 'model = torch.compile(Model().to(device), mode="reduce-overhead")'
                 ),
