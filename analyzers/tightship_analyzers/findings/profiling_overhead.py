@@ -13,8 +13,8 @@ Where T is more than STRETCHED times U, what recording added sits where there ar
 recorded step is mostly a share of that. V − D stays sure: the rest of the step, T − V, takes no longer without
 recording. So where V − D is more than nothing, as of a step that does little else, the saving is named, as a bound. Of
 a job that computes on the CPU it is named even where V − D is nothing: it is no more than V − s × D. What a rule adds
-to V at its high end does not count there, because it is time between operators or of their memory, which recording
-lengthens most. Otherwise the finding stays, with its place, and names none.
+to V at its high end is time between operators or of their memory, which recording lengthens most: of that no more counts
+than its share of the step. Otherwise the finding stays, with its place, and names none.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def correct_for_overhead(
         bounds = (*cost.shares(finding.claims), saving.value / traced_ns)  # a simulated saving is not all in its claims
         least, most = min(bounds), 1.0 if stretched else max(bounds)
     low = min(value, max(0, saving.low - math.ceil(most * added_ns)))
-    counted_ns = saving.value if stretched and knows_where else saving.high
-    high = max(value, min(counted_ns - int(least * added_ns), int(finding.most_frac * untraced_ns)))
+    most_ns = saving.high - int(least * added_ns)
+    if stretched and knows_where:
+        most_ns = max(saving.value - int(least * added_ns), saving.high * untraced_ns // traced_ns)
+    high = max(value, min(most_ns, int(finding.most_frac * untraced_ns)))
     slower = added_ns / untraced_ns
     where = f"of that {format_frac(least)} to {format_frac(most)} may lie here, and " if most - least < 1 else ""
     return replace(

@@ -12,7 +12,7 @@ from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals, union_of
-from tightship_analyzers.trace.model import Frames, Int64s
+from tightship_analyzers.trace.model import Frames
 from tightship_analyzers.trace.names import matcher
 
 SAVE_FRAMES = re.compile(
@@ -37,8 +37,8 @@ CLOSING = re.compile(
 class Saves:
     """Calls that serialise state to a file: torch, torch.distributed.checkpoint, safetensors, pickle, joblib, numpy.
 
-    What opens the file before such a call, and what flushes, closes and renames it after, is part of the save, as far
-    as it begins no further from it than the call lasts.
+    What opens the file before such a call, and what flushes, closes and renames it after, is part of the save, where
+    no more than the call's own time lies between.
     """
 
     needs: ClassVar[Needs] = (ThreadFrames, Window)
@@ -58,12 +58,8 @@ class Saves:
         calls = calls.take(calls.end_ns > latest).overlapping(window.start_ns, window.end_ns)
         opened, closed = (frames.take(facts.trace.names.mask(frames.name, matcher(of))) for of in (OPENING, CLOSING))
         long_ns = calls.end_ns - calls.start_ns
-        before = _beginning_in(opened, calls.start_ns - long_ns, calls.start_ns)
-        after = _beginning_in(closed, calls.end_ns, calls.end_ns + long_ns)
-        spans = union_of((Intervals.of_table(calls), before, after))
+        ready = Intervals.of(calls.start_ns - long_ns, calls.start_ns + 1).contains(opened.end_ns)
+        done = Intervals.of(calls.end_ns, calls.end_ns + long_ns).contains(closed.start_ns)
+        files = (Intervals.of_table(opened.take(ready)), Intervals.of_table(closed.take(done)))
+        spans = union_of((Intervals.of_table(calls), *files))
         return cls(calls=calls, spans=spans.clip(window.start_ns, window.end_ns))
-
-
-def _beginning_in(frames: Frames, from_ns: Int64s, to_ns: Int64s) -> Intervals:
-    """Time of the frames that begin in any of these stretches."""
-    return Intervals.of_table(frames.take(Intervals.of(from_ns, to_ns).contains(frames.start_ns)))
