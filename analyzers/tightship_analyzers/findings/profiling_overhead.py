@@ -13,8 +13,8 @@ Where T is more than STRETCHED times U, what recording added sits where there ar
 recorded step is mostly a share of that. V − D stays sure: the rest of the step, T − V, takes no longer without
 recording. So where V − D is more than nothing, as of a step that does little else, the saving is named, as a bound. Of
 a job that computes on the CPU it is named even where V − D is nothing: it is no more than V − s × D. What a rule adds
-to V at its high end is time between operators or of their memory, which recording lengthens most: of that no more counts
-than its share of the step. Otherwise the finding stays, with its place, and names none.
+to V at its high end is time between operators or of their memory, which recording lengthens most: of that no more
+counts than its share of the step. Otherwise the finding stays, with its place, and names none.
 """
 
 from __future__ import annotations
