@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from captured import END, FIRST_STEP, LAST_STEP, a_capture, analyze_capture, begin, finish, recorded
+from psycopg.errors import DiskFull
 from records import MIN, T0, S, batch, held, run_samples, started, steps
 from rule_jobs import job_of
 from sqlalchemy import func, select
+from sqlalchemy.exc import OperationalError
 from trace_files import unmarked
 
-from tightship_analyzers.fleet import accounting, history, idleness, ranking
+from tightship_analyzers.fleet import accounting, capture_analysis, history, idleness, ranking
 from tightship_analyzers.fleet.capture_analysis import work_on
 from tightship_analyzers.rules.runs.device_held_idle import RULE as HELD_IDLE
 from tightship_platform import captures, ingest
-from tightship_platform.captures.artifact_store import ArtifactStore
+from tightship_platform.captures import analysis, store_owner
+from tightship_platform.captures.artifact_store import ArtifactStore, StoreTrouble
+from tightship_platform.captures.transitions import MAX_ANALYSIS_ATTEMPTS
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Finding, Opportunity, Run, RunAccount, Trace
 from tightship_platform.errors import NotFound
@@ -140,6 +146,53 @@ def test_a_deleted_file(database: Database, artifacts: ArtifactStore) -> None:
     with database.session() as session:
         capture = session.scalars(select(Capture).where(Capture.key == key)).one()
         assert capture.state == CaptureState.FAILED and "stored file" in (capture.reason or "")
+
+
+def test_a_store_that_is_away_is_waited_for(
+    database: Database, artifacts: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that is not mounted, a mistyped URL: what was uploaded is analyzed when it is back."""
+    monkeypatch.setattr(analysis, "ENQUEUE_NS", 0)
+    with database.session() as session:
+        begin(session)
+    store_owner.claim(database, artifacts)
+    key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=now_ns())
+    folder, elsewhere = tmp_path / "artifacts", tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    for _ in range(2 * MAX_ANALYSIS_ATTEMPTS):
+        with pytest.raises(StoreTrouble, match="is not the one that this database has used: it is empty"):
+            work_on(database, artifacts, key)
+    other = ArtifactStore(str(tmp_path / "other"))
+    other.write(store_owner.MARKER, [b"f" * 32], max_bytes=99)
+    with pytest.raises(StoreTrouble, match="it belongs to installation ffff"):
+        work_on(database, other, key)
+    elsewhere.rename(folder)
+    assert analyze_capture(database, artifacts, key)
+    with database.session() as session:
+        assert session.scalars(select(Capture.state).where(Capture.key == key)).one() == CaptureState.ANALYZED
+
+
+def test_a_full_disk_of_the_worker_is_waited_for(
+    database: Database, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "ENQUEUE_NS", 0)
+    with database.session() as session:
+        begin(session)
+    key = a_capture(database, artifacts, "a1", {0: recorded("starved")}, now=now_ns())
+    full = OperationalError("INSERT", {}, DiskFull("no space left"))
+    for trouble in (OSError(errno.ENOSPC, "No space left on device"), full):
+        for _ in range(2 * MAX_ANALYSIS_ATTEMPTS):
+            with monkeypatch.context() as patched, pytest.raises(type(trouble)):
+                patched.setattr(capture_analysis, "_local_copy", raising(trouble))
+                work_on(database, artifacts, key)
+    assert analyze_capture(database, artifacts, key)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_the_account_is_exact_and_split_as_the_trace_says(database: Database, artifacts: ArtifactStore) -> None:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from full_disk import no_file_beyond
 
-from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, open_artifacts, trace_key
+from tightship_platform.captures.artifact_store import (
+    CHUNK_BYTES,
+    ArtifactStore,
+    StoreTrouble,
+    open_artifacts,
+    trace_key,
+)
 from tightship_platform.errors import Invalid, NotFound, TooLarge
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S as S
@@ -94,6 +103,48 @@ def test_a_sender_that_breaks_off_leaves_nothing(store: ArtifactStore) -> None:
     with pytest.raises(ConnectionError):
         store.write(KEY, pieces(), max_bytes=LIMIT, sha256=SHA)
     assert _all_files(store) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "store"))
+    store.write(KEY, [b"old"], max_bytes=LIMIT)
+    said = rf"^The artifact store {tmp_path}/store cannot be used now \(File too large\)$"
+    with pytest.raises(StoreTrouble, match=said), no_file_beyond(1_000_000):
+        store.write(KEY, _pieces(), max_bytes=LIMIT, sha256=SHA)
+    assert b"".join(store.chunks(KEY)) == b"old"
+    assert len(_all_files(store)) == 1
+
+
+class Remote(MemoryFileSystem):  # type: ignore[misc]  # fsspec carries no types
+    """A file system whose library has its own errors, as those of object stores have."""
+
+    protocol = "remote"
+    cachable = False
+
+    def _open(self, *_: object, **__: object) -> object:
+        raise RuntimeError("Could not connect to\nthe endpoint URL")
+
+    ls = find = info = rm_file = mv = makedirs = modified = _open
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.write(KEY, [b"x"], max_bytes=9),
+        lambda store: next(store.chunks(KEY)),
+        lambda store: store.read_start(KEY, 9),
+        lambda store: store.size(KEY),
+        lambda store: store.delete(KEY),
+        lambda store: store.files("traces"),
+        lambda store: store.folders("traces"),
+        lambda store: store.modified_ns(KEY),
+    ],
+)
+def test_whatever_a_file_system_raises_is_trouble_of_the_store(ask: Callable[[ArtifactStore], object]) -> None:
+    fsspec.register_implementation("remote", Remote, clobber=True)
+    why = "RuntimeError: Could not connect to the endpoint URL"
+    with pytest.raises(StoreTrouble, match=rf"^The artifact store remote://bucket cannot be used now \({why}\)$"):
+        ask(ArtifactStore("remote://bucket"))
 
 
 def test_the_older_file_stays_until_the_new_one_is_whole(store: ArtifactStore) -> None:

@@ -25,10 +25,11 @@ from tightship_analyzers.fleet.stored_parts import pack_part, unpack_part
 from tightship_analyzers.fleet.untraced_steps import untraced_step_ns
 from tightship_analyzers.rules.catalogue import catalogue_version
 from tightship_platform import captures
-from tightship_platform.captures import Work
+from tightship_platform.captures import Work, store_owner
 from tightship_platform.captures.artifact_store import ArtifactStore
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, CaptureAnalysis, Run, StoredPart, Trace
+from tightship_platform.database.trouble import is_away
 from tightship_platform.errors import Conflict, NotFound, TightshipError
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.packed import Unpackable, pack
@@ -51,7 +52,7 @@ def work_on(database: Database, artifacts: ArtifactStore, key: str) -> Work | No
 
     :returns: what was done; None: nothing was due.
     :raises NotFound: no such capture.
-    :raises OSError: the artifact store does not answer; the attempt does not count.
+    :raises OSError, DBAPIError: artifact store, disk or database have trouble; the attempt does not count.
     """
     with database.session() as session:
         work = captures.claim_work(session, key)
@@ -63,9 +64,10 @@ def work_on(database: Database, artifacts: ArtifactStore, key: str) -> Work | No
                 _join(database, key)
             else:
                 _analyze(database, artifacts, work)
-    except OSError:
-        with database.session() as session:
-            captures.give_work_back(session, work)
+    except (OSError, DBAPIError) as error:
+        if isinstance(error, OSError) or is_away(error):
+            with suppress(DBAPIError), database.session() as session:
+                captures.give_work_back(session, work)
         raise
     except OutOfTime:
         _give_up(database, work)
@@ -119,12 +121,12 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
     body = b""
     try:
         with tempfile.TemporaryDirectory(prefix="tightship-") as folder:
-            path = _local_copy(artifacts, trace.url, Path(folder) / f"rank-{trace.rank}.json.gz")
+            path = _local_copy(database, artifacts, trace.url, Path(folder) / f"rank-{trace.rank}.json.gz")
             light: Path | None = None
             if second is not None:
                 light = path.with_name("second-pass.json.gz")
                 with suppress(NotFound):  # the first one is judged then, and says so
-                    _local_copy(artifacts, second.url, light)
+                    _local_copy(database, artifacts, second.url, light)
             outcome = _outcome(work, trace, path, light, untraced_ns)
         if isinstance(outcome, RankPart):
             body = pack_part(outcome)
@@ -148,9 +150,14 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
         log.warning("Capture %s: %s", work.capture, reason)
 
 
-def _local_copy(artifacts: ArtifactStore, url: str, path: Path) -> Path:
-    with artifacts.open(url) as stored, path.open("wb") as local:
-        shutil.copyfileobj(stored, local)
+def _local_copy(database: Database, artifacts: ArtifactStore, url: str, path: Path) -> Path:
+    try:
+        with artifacts.open(url) as stored, path.open("wb") as local:
+            shutil.copyfileobj(stored, local)
+    except NotFound:
+        with database.session() as session:
+            store_owner.require_present(session, artifacts)
+        raise
     return path
 
 

@@ -13,6 +13,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from tightship_platform.captures.artifact_store import StoreTrouble
+from tightship_platform.database.trouble import is_disk_full
 from tightship_platform.errors import TightshipError
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,9 @@ def database_trouble(error: DBAPIError) -> JSONResponse:
         return line(f"The database cannot store a value of this request ({_cause(error)})", 422)
     if isinstance(error, IntegrityError):
         return line(f"The request contradicts what is stored ({_cause(error)}); try again", 409)
+    if is_disk_full(error):
+        log.error("The disk of the database is full: %s", _cause(error))
+        return line("The disk of the database is full and nothing was stored; make room there, then try again", 503)
     if isinstance(error, OperationalError) or error.connection_invalidated:
         log.warning("Database trouble: %s", _cause(error))
         return line("The database does not answer now; nothing was stored, try again", 503)
@@ -67,6 +72,11 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(DBAPIError)
     async def _database(_request: Request, error: DBAPIError) -> JSONResponse:
         return database_trouble(error)
+
+    @app.exception_handler(StoreTrouble)
+    async def _store(_request: Request, error: StoreTrouble) -> JSONResponse:
+        log.warning("%s", error)
+        return line(f"{error}; nothing was lost, try again", 503)
 
     @app.exception_handler(PoolTimeout)
     async def _busy(_request: Request, _error: PoolTimeout) -> JSONResponse:

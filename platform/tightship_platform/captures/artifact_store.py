@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import fsspec
 
@@ -22,6 +22,14 @@ TRACES = "traces"
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}", re.ASCII)
 PARTIAL = ".partial-"
 """Between the name of a file that is being written and a random number."""
+_Answer = TypeVar("_Answer")
+_ABSENT = (FileNotFoundError, IsADirectoryError)
+"""What file systems raise where there is no such file."""
+
+
+class StoreTrouble(OSError):
+    """The store does not answer, is full, or is not the one that it should be. It is the file's fault in no case, so
+    what was to be done is tried again; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,32 +79,36 @@ class ArtifactStore:
         """As `write`, for a caller who gets its chunks piecemeal; the file appears when the block ends well."""
         path = self._path(key)
         partial = f"{path}{PARTIAL}{uuid.uuid4().hex}"
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._ask(lambda: self._files.makedirs(path.rpartition("/")[0], exist_ok=True))
         kept = False
         try:
-            with self._files.open(partial, "wb") as file:
-                writer = ArtifactWriter(key, file, max_bytes)
+            file = self._ask(lambda: self._files.open(partial, "wb"))
+            try:
+                writer = ArtifactWriter(key, lambda chunk: self._ask(lambda: file.write(chunk)), max_bytes)
                 yield writer
                 writer.finish(sha256)
-            self._files.mv(partial, path)
+            finally:
+                self._ask(file.close)
+            self._ask(lambda: self._files.mv(partial, path))
             kept = True
         finally:
             if not kept:
-                with suppress(FileNotFoundError):
-                    self._files.rm_file(partial)
+                with suppress(OSError):
+                    self._ask(lambda: self._files.rm_file(partial))
 
     @contextmanager
-    def open(self, key: str) -> Iterator[IO[bytes]]:
+    def open(self, key: str) -> Iterator[ArtifactReader]:
         """The file for reading, seekable.
 
         :raises NotFound: there is none.
         """
+        path = self._path(key)
         try:
-            file = self._files.open(self._path(key), "rb")
-        except (FileNotFoundError, IsADirectoryError) as error:
+            file = self._ask(lambda: self._files.open(path, "rb"), absent=_ABSENT)
+        except _ABSENT as error:
             raise NotFound("stored file", key, "it was deleted, or TIGHTSHIP_ARTIFACTS_URL points elsewhere") from error
         with file:
-            yield file
+            yield ArtifactReader(file, self._ask)
 
     def chunks(self, key: str) -> Iterator[bytes]:
         """The file piece by piece.
@@ -120,14 +132,17 @@ class ArtifactStore:
         """Bytes of the file; None when there is none."""
         path = self._path(key)
         try:
-            return int(self._files.size(path)) if self._files.isfile(path) else None
-        except FileNotFoundError:
+            # Not `isfile`: it takes any trouble for a file that is not there.
+            info = self._ask(lambda: self._files.info(path), absent=_ABSENT)
+        except _ABSENT:
             return None
+        return int(info["size"]) if info["type"] == "file" else None
 
     def delete(self, key: str) -> bool:
         """Remove a file; False when there was none."""
+        path = self._path(key)
         try:
-            self._files.rm_file(self._path(key))
+            self._ask(lambda: self._files.rm_file(path), absent=(FileNotFoundError,))
         except FileNotFoundError:
             return False
         return True
@@ -138,13 +153,15 @@ class ArtifactStore:
 
     def files(self, key: str) -> list[str]:
         """Keys of all files below a folder, in order, those included that are still being written."""
+        path = self._path(key)
         self._files.invalidate_cache()  # remote stores remember what they listed before
-        return sorted(self._key(path) for path in self._files.find(self._path(key)))
+        return sorted(self._key(found) for found in self._ask(lambda: self._files.find(path)))
 
     def modified_ns(self, key: str) -> int | None:
         """When the file was last written; None when there is none."""
+        path = self._path(key)
         try:
-            modified: datetime = self._files.modified(self._path(key))
+            modified: datetime = self._ask(lambda: self._files.modified(path), absent=(FileNotFoundError,))
         except FileNotFoundError:
             return None
         if modified.tzinfo is None:
@@ -152,12 +169,25 @@ class ArtifactStore:
         return int(modified.timestamp() * NS_PER_S)
 
     def _entries(self, key: str) -> list[dict[str, Any]]:
+        path = self._path(key)
         self._files.invalidate_cache()
         try:
-            entries = self._files.ls(self._path(key), detail=True)
+            entries = self._ask(lambda: self._files.ls(path, detail=True), absent=(FileNotFoundError,))
         except FileNotFoundError:
             return []
         return sorted(entries, key=lambda entry: str(entry["name"]))
+
+    def _ask(self, question: Callable[[], _Answer], *, absent: tuple[type[OSError], ...] = ()) -> _Answer:
+        """What the file system answers. Each has its library's own errors; all but `absent` become StoreTrouble."""
+        try:
+            return question()
+        except absent:
+            raise
+        except StoreTrouble:
+            raise
+        except Exception as error:
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise StoreTrouble(f"The artifact store {self.shown_url} cannot be used now ({why})") from error
 
     def _key(self, path: str) -> str:
         return path.rstrip("/").removeprefix(f"{self._root.rstrip('/')}/")
@@ -169,8 +199,8 @@ class ArtifactStore:
 class ArtifactWriter:
     """Takes the pieces of one file."""
 
-    def __init__(self, key: str, file: Any, max_bytes: int) -> None:
-        self._file = file
+    def __init__(self, key: str, put: Callable[[bytes], object], max_bytes: int) -> None:
+        self._put = put
         self._hash = hashlib.sha256()
         self._max_bytes = max_bytes
         self._size_bytes = 0
@@ -187,7 +217,7 @@ class ArtifactWriter:
             limit = f"{format_bytes(self._max_bytes)} (TIGHTSHIP_UPLOAD_MAX_BYTES)"
             raise TooLarge(f"The file exceeds {limit}; record a shorter window")
         self._hash.update(chunk)
-        self._file.write(chunk)
+        self._put(chunk)
 
     def finish(self, sha256: str | None) -> None:
         """Compare with the announced hash."""
@@ -202,6 +232,23 @@ class ArtifactWriter:
         if self._stored is None:
             raise RuntimeError("the file is not complete yet")
         return self._stored
+
+
+class ArtifactReader:
+    """One open file of the store."""
+
+    def __init__(self, file: Any, ask: Callable[[Callable[[], Any]], Any]) -> None:
+        self._file = file
+        self._ask = ask
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        """That many bytes, fewer at the end of the file; -1: all."""
+        data: bytes = self._ask(lambda: self._file.read(size_bytes))
+        return data
+
+    def seek(self, offset: int) -> None:
+        """Go on reading at that byte."""
+        self._ask(lambda: self._file.seek(offset))
 
 
 def open_artifacts(settings: Settings) -> ArtifactStore:

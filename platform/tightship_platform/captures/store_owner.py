@@ -16,7 +16,7 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform.captures.artifact_store import TRACES, ArtifactStore
+from tightship_platform.captures.artifact_store import TRACES, ArtifactStore, StoreTrouble
 from tightship_platform.database import upsert
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Installation
@@ -70,6 +70,20 @@ def require_own(session: Session, store: ArtifactStore) -> None:
             f"{fault}; if the store is this installation's, run `tightship db adopt-store`, "
             "otherwise correct TIGHTSHIP_ARTIFACTS_URL"
         )
+
+
+def require_present(session: Session, store: ArtifactStore) -> None:
+    """Pass where a file that is not in the store is gone; where the whole store is missing it may come back.
+
+    :raises StoreTrouble: the store is empty, or another installation's: a volume is not mounted, or a URL mistyped.
+    """
+    ours = session.scalar(select(Installation.key))
+    owner = read_owner(store)
+    if ours is None or owner == ours:
+        return
+    if owner is not None or not _holds_traces(store):
+        seen = f"it belongs to installation {owner or '(unreadable)'}" if owner is not None else "it is empty"
+        raise StoreTrouble(f"The artifact store {store.shown_url} is not the one that this database has used: {seen}")
 
 
 def claim(database: Database, store: ArtifactStore) -> None:

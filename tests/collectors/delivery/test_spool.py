@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import errno
-import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from full_disk import no_file_beyond
 
 from tightship_collectors.delivery import spool as spools
 from tightship_collectors.delivery.spool import BLOCK, KEPT_ASIDE, Spool
@@ -133,16 +132,9 @@ def test_a_full_disk_costs_one_warning_and_memory(
 ) -> None:
     spool = Spool(tmp_path)
     spool.put("batches", b"0")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        # No file may grow beyond ten bytes: writing fails as it does on a full disk.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    with no_file_beyond(10):
         for number in range(1, 4):
             spool.put("batches", b"%d" % number)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
     assert len(list((tmp_path / "queue").iterdir())) == 1  # no half files
     assert spool.backlog()[0] == 4
     assert len(caplog.records) == 1

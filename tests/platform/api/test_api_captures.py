@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from base64 import b64decode
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from api_calls import HOST, RUN, Capture, Served, heartbeat, ok, refused, run_record, sha256, trace_file
+from full_disk import no_file_beyond
 from services import free_port
 from sqlalchemy import select
 
@@ -99,6 +101,28 @@ def test_a_file_that_is_too_large_is_refused_and_not_kept(platform_env: Any, ser
         refused(answer, 413, "TIGHTSHIP_UPLOAD_MAX_BYTES")
         assert stored_files(served) == []
         ok(capture.put(bytes(100_000)))
+
+
+def test_a_full_disk_costs_no_trace(served: Served, http: httpx.Client) -> None:
+    capture = Capture(http)
+    capture.write()
+    data = os.urandom(12_000_000)
+    with no_file_beyond(8_000_000):
+        refused(capture.put(data), 503, served.settings.artifacts_url, "File too large", "nothing was lost, try again")
+    assert stored_files(served) == []
+    assert capture.now()["state"] == "written"
+    ok(capture.put(data))
+    assert capture.now()["state"] == "uploaded"
+
+
+def test_a_store_that_is_away_is_said_as_such(served: Served, http: httpx.Client) -> None:
+    capture = Capture(http)
+    capture.write()
+    place = Path(served.settings.artifacts_url)
+    place.write_bytes(b"no folder")
+    refused(capture.put(trace_file()), 503, "cannot be used now")
+    place.unlink()
+    ok(capture.put(trace_file()))
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(served: Served, http: httpx.Client) -> None:
