@@ -26,6 +26,8 @@ class Limits:
     event_bytes: int = 8 * 2**20
     """The text of one event, or of one top-level entry beside the events. Real ones: below 1 MiB."""
     events: int = 200_000_000
+    memory_bytes: int | None = None
+    """Memory that the events may take; None: what this process can get, its control group's limit considered."""
     name_chars: int = 2**15
     """Longer names are cut. Templates of C++ kernels reach 5,123 in the reference traces."""
     name_table_bytes: int = 512 * 2**20

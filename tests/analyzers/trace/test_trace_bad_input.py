@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tightship_analyzers import trace
+from tightship_analyzers.trace.kineto import event_room
+from tightship_analyzers.trace.kineto.event_room import EVENT_BYTES, LOOK_EVENTS, EventRoom
+from tightship_offload.plan.host_limits import read_host_limits
 
 KERNEL = trace_files.EVENTS[5]
 OP = trace_files.EVENTS[1]
@@ -150,6 +154,27 @@ def test_a_bomb_of_one_byte_ends_in_bounded_memory(tmp_path: Path, start: bytes)
 def test_too_many_events_is_refused(opened: Opened) -> None:
     with pytest.raises(trace.TraceError, match="more than 10 events"):
         opened(trace_files.trace_text(), events=10)
+
+
+def test_more_events_than_there_is_memory_for_is_refused_with_the_figure(opened: Opened) -> None:
+    with pytest.raises(trace.TraceError) as refused:
+        opened(trace_files.trace_text(), memory_bytes=10 * EVENT_BYTES)
+    assert "holds more than 10 events, and at 350 bytes each the 3.4 KiB of memory that it may take here" in str(
+        refused.value
+    )
+    opened(trace_files.trace_text(), memory_bytes=COUNT * EVENT_BYTES)
+
+
+def test_memory_that_others_take_meanwhile_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [EVENT_BYTES * 3 * LOOK_EVENTS, EVENT_BYTES * LOOK_EVENTS // 2]
+    monkeypatch.setattr(
+        event_room, "read_host_limits", lambda: replace(read_host_limits(), available=left.pop(0), cgroup_free=None)
+    )
+    room = EventRoom("big.json.gz", trace.Limits())
+    room.check(1)
+    room.check(LOOK_EVENTS)
+    with pytest.raises(trace.TraceError, match="record a shorter window, or read it where there is more memory"):
+        room.check(LOOK_EVENTS + 1)
 
 
 def test_names_are_bounded(opened: Opened) -> None:

@@ -7,9 +7,10 @@ import os
 from tightship_analyzers.trace.blocks import Progress, TextSource
 from tightship_analyzers.trace.kineto.assemble import Assembler
 from tightship_analyzers.trace.kineto.columns import EventColumns
+from tightship_analyzers.trace.kineto.event_room import EventRoom
 from tightship_analyzers.trace.kineto.event_stream import EventStream
 from tightship_analyzers.trace.kineto.second_process import SecondReader
-from tightship_analyzers.trace.limits import DEFAULT_LIMITS, Limits, TraceError
+from tightship_analyzers.trace.limits import DEFAULT_LIMITS, Limits
 from tightship_analyzers.trace.model import Trace
 
 
@@ -27,20 +28,20 @@ def open_trace(
 
     :param processes: with 2 a second process reads the end of a large local file meanwhile; it starts as processes of
         `multiprocessing` do, so a script that asks for it needs its `if __name__ == "__main__":`.
-    :raises TraceError: the source cannot be opened, is no trace, or exceeds `limits`.
+    :raises TraceError: the source cannot be opened, is no trace, or exceeds `limits`, or the memory that there is.
     """
     text = TextSource(source, limits, progress)
     second = SecondReader.start(source, limits) if processes > 1 else None
     event_stream = EventStream(text, limits, second)
-    columns = EventColumns(limits)
+    columns, room = EventColumns(limits), EventRoom(text.source, limits)
     try:
         for events in event_stream:
             columns.add(events)
-            _check_count(columns, text, limits)
+            room.check(columns.events)
         columns.add_waiting()
         if event_stream.rest_is_elsewhere and second is not None:
             second.append_to(columns)
-            _check_count(columns, text, limits)
+            room.check(columns.events)
             text.mark_complete()
     finally:
         if second is not None:
@@ -51,8 +52,3 @@ def open_trace(
     if not trace.span_ns and not trace.warnings:
         trace.warnings.append("the trace holds no events with a duration")
     return trace
-
-
-def _check_count(columns: EventColumns, text: TextSource, limits: Limits) -> None:
-    if columns.events > limits.events:
-        raise TraceError(f"Trace {text.source} holds more than {limits.events} events; record a shorter window")

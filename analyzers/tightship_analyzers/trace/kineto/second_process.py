@@ -21,6 +21,7 @@ from typing import Self
 
 from tightship_analyzers.trace.blocks import GZIP_MAGIC, TextSource
 from tightship_analyzers.trace.kineto.columns import EventColumns
+from tightship_analyzers.trace.kineto.event_room import EventRoom
 from tightship_analyzers.trace.kineto.event_stream import EventStream
 from tightship_analyzers.trace.limits import Limits, TraceError
 
@@ -105,9 +106,10 @@ def _read(connection: Connection, source: str, limits: Limits, skipped_bytes: in
         if not event_stream.skip(skipped_bytes):
             return
         connection.send(event_stream.offset)
-        columns = EventColumns(limits)
+        columns, room = EventColumns(limits), EventRoom(source, limits)
         for events in pieces:
             columns.add(events)
+            room.check(columns.events)
         if event_stream.warnings or columns.full:
             return
         connection.send(event_stream.members)
