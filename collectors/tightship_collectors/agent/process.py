@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import threading
 from types import FrameType
@@ -21,6 +22,8 @@ from tightship_platform.settings import load_settings
 LOG = logging.getLogger(__name__)
 
 LOCK = "agent"
+MAX_FILES = 65_536
+"""Open files, as far as the system permits: each run has a socket, and each rank a control file."""
 
 
 def run_agent(*, interval_ns: int, once: bool) -> None:
@@ -31,6 +34,7 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
     """
     configure_logging()
     settings = load_settings()
+    _allow_many_files()
     # The server would refuse everything that this host ever says.
     validation.name("TIGHTSHIP_HOST_NAME", settings.host_name)
     try:
@@ -58,3 +62,11 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
         agent.run(stop)
     for lock in locks:
         lock.close()
+
+
+def _allow_many_files() -> None:
+    """The usual 1,024 would let a few users with many runs each take the socket of everybody else's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

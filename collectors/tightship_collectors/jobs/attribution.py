@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +29,14 @@ from tightship_platform.wire import SourceState
 
 LOG = logging.getLogger(__name__)
 
-MAX_RUNS = 1000
-"""More live runs on one host than this are an attack; the newest are not attributed."""
+MAX_RUNS_PER_USER = 256
+"""More live runs of one user on one host than this are an attack; that user's newest are not attributed."""
 
 MAX_REFUSALS_REPORTED = 20
-"""Claims refused at a time that are written to the log: nobody fills the disk with forged ones."""
+"""Claims of a user refused at a time that are written to the log: nobody fills the disk with forged ones."""
+
+MAX_REFUSALS_SHOWN = 3
+"""Claims of a user that the state names, so that one user's do not hide the others'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,10 @@ class Attribution:
         self._table = table or ProcessTable()
         self._own_uid = os.geteuid() if own_uid is None else own_uid
         self._accepted: dict[str, tuple[Path, int]] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[int, dict[str, str]] = {}
+        """User → run that a process of theirs claims → why it is not believed."""
+        self._beyond: Counter[int] = Counter()
+        """User → claims beyond MAX_RUNS_PER_USER, at the last look."""
         self._elsewhere: set[str] = set()
 
     def update(self) -> list[LocalRun]:
@@ -71,8 +78,16 @@ class Attribution:
             groups.setdefault((process.claim.run, process.claim.run_dir, process.uid), []).append(process)
         self._forget(groups)
         runs: dict[str, LocalRun] = {}
+        looked_at: Counter[int] = Counter()
+        self._beyond.clear()
         for (run, run_dir, uid), processes in groups.items():
-            if len(runs) < MAX_RUNS and run not in runs and self._is_valid(run, run_dir, uid):
+            if not self._is_served(run_dir.parent, uid):
+                self._elsewhere.add(run)
+                continue
+            looked_at[uid] += 1
+            if looked_at[uid] > MAX_RUNS_PER_USER:
+                self._beyond[uid] += 1
+            elif run not in runs and self._is_valid(run, run_dir, uid):
                 runs[run] = self._local_run(run, run_dir, uid, processes)
         return list(runs.values())
 
@@ -81,8 +96,13 @@ class Attribution:
         detail = plural(len(self._accepted), "live run")
         if self._elsewhere:
             detail += f"; {len(self._elsewhere)} of other runtime directories left alone"
-        for run, why in sorted(self._refused.items()):
-            detail += f"; {run} refused: {why}"
+        for uid, number in sorted(self._beyond.items()):
+            detail += f"; user {uid} has {number} runs more than the {MAX_RUNS_PER_USER} that are attributed"
+        for uid, refused in sorted(self._refused.items()):
+            for run, why in sorted(refused.items())[:MAX_REFUSALS_SHOWN]:
+                detail += f"; {run} refused: {why}"
+            if len(refused) > MAX_REFUSALS_SHOWN:
+                detail += f"; {len(refused) - MAX_REFUSALS_SHOWN} more claims of user {uid} refused"
         return SourceState(name="attribution", state=OK, detail=detail[:1000])
 
     def _local_run(self, run: str, run_dir: Path, uid: int, processes: list[Process]) -> LocalRun:
@@ -100,10 +120,7 @@ class Attribution:
     def _is_valid(self, run: str, run_dir: Path, uid: int) -> bool:
         accepted = self._accepted.get(run)
         if accepted is not None and accepted != (run_dir, uid):
-            self._refuse(run, f"process of user {uid} names {run_dir}, but the run is in {accepted[0]}")
-            return False
-        if not self._is_served(run_dir.parent, uid):
-            self._elsewhere.add(run)
+            self._refuse(run, uid, f"process of user {uid} names {run_dir}, but the run is in {accepted[0]}")
             return False
         try:
             why = _unfit(run, run_dir, uid)
@@ -115,7 +132,7 @@ class Attribution:
         except OSError as error:
             why = f"{run_dir}: {error.strerror}"
         if why:
-            self._refuse(run, why)
+            self._refuse(run, uid, why)
             return False
         self._accepted[run] = (run_dir, uid)
         return True
@@ -125,19 +142,23 @@ class Attribution:
             return True
         return self._own_uid == 0 and uid != 0 and parent == Path(f"/tmp/tightship-{uid}")  # noqa: S108
 
-    def _refuse(self, run: str, why: str) -> None:
-        if self._refused.get(run) != why:
-            self._refused[run] = why
-            if len(self._refused) > MAX_REFUSALS_REPORTED:
-                return
-            LOG.warning("Claim to be part of run %s is rejected: %s", run, why)
+    def _refuse(self, run: str, uid: int, why: str) -> None:
+        refused = self._refused.setdefault(uid, {})
+        if refused.get(run) != why:
+            refused[run] = why
+            if len(refused) <= MAX_REFUSALS_REPORTED:
+                LOG.warning("Claim to be part of run %s is rejected: %s", run, why)
 
-    def _forget(self, groups: Iterable[tuple[str, Path, int]]) -> None:
+    def _forget(self, groups: Collection[tuple[str, Path, int]]) -> None:
         live = {run for run, _, _ in groups}
+        claimed = {(uid, run) for run, _, uid in groups}
         for run in self._accepted.keys() - live:
             del self._accepted[run]
-        for run in self._refused.keys() - live:
-            del self._refused[run]
+        for uid, refused in list(self._refused.items()):
+            kept = {run: why for run, why in refused.items() if (uid, run) in claimed}
+            self._refused[uid] = kept
+            if not kept:
+                del self._refused[uid]
         self._elsewhere &= live
 
 

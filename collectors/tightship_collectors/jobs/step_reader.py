@@ -26,7 +26,8 @@ MAX_STEPS = 2**53
 """A counter beyond this is no counter."""
 MAX_RANK = 10_000_000
 """No job has more ranks."""
-MAX_OPEN_FILES = 512
+MAX_OPEN_FILES_PER_USER = 256
+"""Control files of one user's processes that are kept open; of the others' ends the last steps are not seen."""
 _COUNTERS = struct.Struct("<QQQ")
 
 
@@ -54,6 +55,7 @@ class _Rank:
 @dataclass(slots=True)
 class _Run:
     start_ns: int
+    uid: int
     processes: dict[int, _Process] = field(default_factory=dict)
     ranks: dict[int, _Rank] = field(default_factory=dict)
 
@@ -121,9 +123,9 @@ class StepReader:
             saved = snapshot.get(run.run)
             if saved is None:
                 continue
-            state = self._runs[run.run] = _Run(saved.start_ns)
+            state = self._runs[run.run] = _Run(saved.start_ns, run.uid)
             for pid, (rank, steps, read_ns) in saved.processes.items():
-                state.processes[int(pid)] = _Process(rank, _open(run, int(pid)), steps, read_ns)
+                state.processes[int(pid)] = _Process(rank, self._open(run, int(pid)), steps, read_ns)
             for number, (bucket_ns, made, first, last) in saved.ranks.items():
                 state.ranks[int(number)] = _Rank(bucket_ns or 0, made or 0, first, last)
 
@@ -136,14 +138,21 @@ class StepReader:
     # ---- one reading -------------------------------------------------------------------------------------------------
 
     def _read(self, run: HostRun, view: RankView, time_ns: int) -> None:
-        state = self._runs.setdefault(run.run, _Run(run.start_ns))
+        state = self._runs.setdefault(run.run, _Run(run.start_ns, run.uid))
         process = state.processes.get(view.pid)
         if process is None:
-            open_files = sum(p.fd is not None for r in self._runs.values() for p in r.processes.values())
-            fd = _open(run, view.pid) if open_files < MAX_OPEN_FILES else None
-            process = state.processes[view.pid] = _Process(view.rank, fd)
+            process = state.processes[view.pid] = _Process(view.rank, self._open(run, view.pid))
         process.rank = view.rank
         self._count(run.run, state, process, time_ns, view.steps or 0, view.first_step_ns, view.last_step_ns)
+
+    def _open(self, run: HostRun, pid: int) -> int | None:
+        theirs = (state for state in self._runs.values() if state.uid == run.uid)
+        if (
+            sum(process.fd is not None for state in theirs for process in state.processes.values())
+            >= MAX_OPEN_FILES_PER_USER
+        ):
+            return None
+        return open_rank_file(rank_path(run.run_dir, pid), os.O_RDONLY, uid=run.uid)
 
     def _read_last(self, key: str, state: _Run, pid: int, time_ns: int) -> None:
         process = state.processes.pop(pid)
@@ -242,10 +251,6 @@ def _plausible(value: int | None, start_ns: int, time_ns: int) -> int | None:
     if value is None or not start_ns - NS_PER_S <= value <= time_ns + NS_PER_S:
         return None
     return value
-
-
-def _open(run: HostRun, pid: int) -> int | None:
-    return open_rank_file(rank_path(run.run_dir, pid), os.O_RDONLY, uid=run.uid)
 
 
 def _close(process: _Process) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from tightship_collectors.jobs.attribution import MAX_REFUSALS_REPORTED, Attribution
+from tightship_collectors.jobs.attribution import MAX_REFUSALS_REPORTED, MAX_RUNS_PER_USER, Attribution
 from tightship_collectors.jobs.processes import YOUNG_S, ProcessTable
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
@@ -387,6 +387,33 @@ def test_forged_claims_do_not_fill_the_log(proc: FakeProc, runtime_dir: Path, ca
         assert attribution.update() == []
     assert len(caplog.records) == MAX_REFUSALS_REPORTED
     assert len(attribution.state().detail) <= 1000
+
+
+def test_one_users_many_runs_cost_the_others_nothing(
+    proc: FakeProc, runtime_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They come first, with more runs than may be: one with real ones, one with forged ones."""
+    uid, forged = os.getuid(), 12345
+    for number in range(MAX_RUNS_PER_USER + 10):
+        key = f"{number:016x}"
+        make_run(runtime_dir, key)
+        proc.put(1000 + number, ticks=number, uid=uid, env=claim(runtime_dir / key, key))
+        key = f"f{number:015x}"
+        proc.put(3000 + number, ticks=number, uid=forged, env=claim(runtime_dir / key, key))
+    others = 54321
+    proc.put(9000, ticks=5000, uid=others, env=claim(runtime_dir / KEY))
+    attribution = Attribution(runtime_dir, table=ProcessTable(proc.root))
+    runs = attribution.update()
+    assert [run.view.run for run in runs] == [f"{number:016x}" for number in range(MAX_RUNS_PER_USER)]
+    detail = attribution.state().detail
+    assert f"user {uid} has 10 runs more than the {MAX_RUNS_PER_USER} that are attributed" in detail
+    assert f"more claims of user {forged} refused" in detail
+    assert f"{KEY} refused" in detail, "not hidden by the others' claims"
+    assert sum(KEY in record.message for record in caplog.records) == 1
+    if uid == 0:
+        run_dir = make_run(runtime_dir)
+        os.chown(run_dir, others, others)
+        assert attribution.update()[-1].view.uid == others
 
 
 def test_a_large_environment_is_read_whole(proc: FakeProc) -> None:
