@@ -6,7 +6,6 @@ line, a terminal or a log: control characters, line separators, surrogates and o
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from datetime import UTC, datetime
@@ -20,6 +19,8 @@ EARLIEST_NS = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
 """Times before this are those of a clock that was never set."""
 FUTURE_NS = 86_400 * NS_PER_S
 """Times further ahead than this are those of a clock that is wrong."""
+COUNT_MAX = 2**53
+"""Largest figure that is taken: sums and means in floating point, and readers of JSON, keep it exactly."""
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 RANK_MAX = 10_000_000
@@ -79,7 +80,7 @@ def time_ns(what: str, value: object, now: int) -> int:
     return value
 
 
-def count(what: str, value: object, *, least: int = 0, most: int = INT64_MAX) -> int:
+def count(what: str, value: object, *, least: int = 0, most: int = COUNT_MAX) -> int:
     """A whole number within bounds."""
     if type(value) is not int or not least <= value <= most:
         raise Invalid(what, value, f"a whole number from {least} to {most}")
@@ -87,11 +88,9 @@ def count(what: str, value: object, *, least: int = 0, most: int = INT64_MAX) ->
 
 
 def number(what: str, value: object, *, least: float = 0.0) -> float:
-    """A finite number."""
-    if type(value) is int and abs(value) > INT64_MAX:
-        raise Invalid(what, value, f"a finite number of at least {least:g}")
-    if type(value) not in (int, float) or not math.isfinite(value) or value < least:  # type: ignore[arg-type,operator]
-        raise Invalid(what, value, f"a finite number of at least {least:g}")
+    """A finite number of at most COUNT_MAX: a sum of larger ones could exceed what a column holds."""
+    if type(value) not in (int, float) or not least <= value <= COUNT_MAX:  # type: ignore[operator]
+        raise Invalid(what, value, f"a finite number from {least:g} to {COUNT_MAX:.3g}")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -43,6 +43,8 @@ from tightship_platform.database.models import (
 from tightship_platform.database.upsert import COPY_ROWS
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.queries import runs
+from tightship_platform.queries.timeline import run_timeline
+from tightship_platform.validation import COUNT_MAX
 
 NOW = T0 + MIN
 
@@ -60,7 +62,7 @@ def test_a_batch_of_any_size_is_stored_alike(database: Database) -> None:
     """Many rows go another way on PostgreSQL: what is there already stays, nulls stay nulls, repeats count once."""
     many = COPY_ROWS + 7
     times = [T0 + i * S for i in range(many)]
-    first = {"util_frac": 0.1 + 0.2, "memory_used_bytes": 2**60, "power_w": None}
+    first = {"util_frac": 0.1 + 0.2, "memory_used_bytes": COUNT_MAX, "power_w": None}
     with database.session() as session:
         known = batch(devices=[CPU], samples=samples(times[:3], util_frac=0.75), run_samples=run_samples(times[:1]))
         ingest.apply_batch(session, known, now=NOW)
@@ -76,7 +78,7 @@ def test_a_batch_of_any_size_is_stored_alike(database: Database) -> None:
     rows = _rows(database, Sample, "device_id")
     assert [row["time_ns"] for row in rows] == [*times, times[-1] + S]
     assert [row["util_frac"] for row in rows] == [0.75] * 3 + [first["util_frac"]] * (many - 3) + [1.0]
-    assert {(row["memory_used_bytes"], row["power_w"], row["clock_hz"]) for row in rows[3:-1]} == {(2**60, None, None)}
+    assert {(row["memory_used_bytes"], row["power_w"], row["clock_hz"]) for row in rows[3:-1]} == {(COUNT_MAX, None, None)}
     assert [row["cpu_frac"] for row in _rows(database, HostSample)] == [0.5] * many
     assert [row["cpu_cores"] for row in _rows(database, RunSample)] == [None] + [1.5] * (many - 1)
 
@@ -126,6 +128,23 @@ def test_steps_reported_after_the_end_are_counted(database: Database) -> None:
         assert runs.get_run(session, "a1").steps == 8
 
 
+def test_steps_that_sum_to_more_than_64_bits_hold_up_nothing(database: Database) -> None:
+    """The buckets of a forger: the run still ends, its agent still delivers, its page still loads."""
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        forged = [T0 + i for i in range(1100)]
+        ingest.apply_batch(session, batch("evil", steps=steps(forged, each=COUNT_MAX)), now=NOW)
+    with database.session() as session:
+        ingest.apply_batch(session, batch(steps=steps([T0 + 5 * S])), now=NOW)
+        ingest.apply_run(session, ended(end_ns=NOW), now=NOW)
+        ingest.apply_batch(session, batch(steps=steps([T0 + 6 * S])), now=NOW)
+    with database.session() as session:
+        run = runs.get_run(session, "a1")
+        assert (run.state, run.steps) == ("finished", COUNT_MAX)
+        (series,) = run_timeline(session, "a1", points=10).steps
+        assert series.steps_per_s[0] > COUNT_MAX
+
+
 def test_a_clock_that_reads_a_little_over_one_is_one(database: Database) -> None:
     with database.session() as session:
         ingest.apply_batch(session, batch(samples=samples([T0], util_frac=1.02)), now=NOW)
@@ -141,7 +160,9 @@ def test_a_clock_that_reads_a_little_over_one_is_one(database: Database) -> None
         {"samples": samples([T0], util_frac=-0.1)},
         {"samples": samples([T0], util_frac=55.0)},
         {"samples": samples([T0], power_w=float("inf"))},
+        {"samples": samples([T0], power_w=1.7e308)},
         {"samples": samples([T0], memory_used_bytes=2**64)},
+        {"samples": samples([T0], memory_used_bytes=2**62)},
         {"samples": samples([T0], memory_used_bytes=-1)},
         {"samples": samples([T0], clock_hz="fast")},
         {"samples": samples([T0], device="a\nb")},
@@ -150,6 +171,7 @@ def test_a_clock_that_reads_a_little_over_one_is_one(database: Database) -> None
         {"run_samples": run_samples([T0], run="a/../b")},
         {"run_samples": run_samples([T0], cpu_cores=-1.0)},
         {"steps": steps([T0], each=-1)},
+        {"steps": steps([T0], each=COUNT_MAX + 1)},
         {"steps": steps([T0], width_ns=0)},
         {"steps": steps([T0], rank=10**9)},
         {"allocations": [held(end_ns=T0 - 1)]},

@@ -5,7 +5,7 @@ One thread, so that a slow network never delays a sample. What an answer means:
 | answer | what happens |
 |---|---|
 | 2xx | the entry is done |
-| nothing answers, 408, 425, 429, 502–504 | kept; tried again with growing, jittered pauses |
+| nothing answers, 408, 425, 429, 502–504 | kept; tried again with growing, jittered pauses; see `held_back` |
 | 401, 403 | kept; said once: the token is wrong, not the record |
 | 404, 405 | kept; said once: whatever answers there is no tightship of this release |
 | 409, 500, other 5xx | kept; after MAX_ATTEMPTS the entry is set aside, so that one poison record blocks no other |
@@ -18,7 +18,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import stat
 import threading
 import time
@@ -26,6 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tightship_collectors.delivery.held_back import MAX_REFUSALS, HeldBack
+from tightship_collectors.delivery.pause import Pause
 from tightship_collectors.delivery.spool import Entry, Spool
 from tightship_platform.client import ApiClient, ApiError
 from tightship_platform.errors import ServerUnreachable
@@ -36,7 +37,6 @@ LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 20
 MAX_RECORD_BYTES = 1024 * 1024
-FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 MAX_HEARTBEAT_PAUSE_S = 5.0
 MAX_HEARTBEAT_DELAY_S = 0.3
@@ -44,27 +44,8 @@ MAX_HEARTBEAT_DELAY_S = 0.3
 LOOK_FOR_RECORDS_S = 5.0
 """How often the folder is looked into where launchers leave the records that they could not deliver."""
 PATHS = {"runs": "/runs", "batches": "/batches"}
-_WAIT = frozenset({401, 403, 404, 405, 408, 425, 429, 502, 503, 504})
-
-
-class Pause:
-    """Growing pauses: 0.5 s, 1 s, 2 s … up to `longest_s`, each shortened by a random part of up to half."""
-
-    def __init__(self, longest_s: float) -> None:
-        self._longest_s = longest_s
-        self._failures = 0
-        self.until_s = 0.0
-        """Monotonic time before which nothing is tried."""
-
-    def failed(self) -> None:
-        """Wait longer than the last time."""
-        whole = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self.until_s = time.monotonic() + whole * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
-
-    def succeeded(self) -> None:
-        """Try again at once."""
-        self._failures, self.until_s = 0, 0.0
+_LATER = frozenset({408, 425, 429, 502, 503, 504})
+_WAIT = _LATER | {401, 403, 404, 405}
 
 
 class Sender:
@@ -84,6 +65,7 @@ class Sender:
         self._stop_at_s: float | None = None
         self._heartbeat_pause = Pause(MAX_HEARTBEAT_PAUSE_S)
         self._entry_pause = Pause(MAX_PAUSE_S)
+        self._held_back = HeldBack()
         self._attempts: tuple[str, int] = ("", 0)
         self._look_at_s = 0.0
         self._outage = ""
@@ -162,7 +144,7 @@ class Sender:
             self._look_at_s = now_s + LOOK_FOR_RECORDS_S
             if not self._take_records():
                 return False
-        entry = self._spool.peek()
+        entry = self._spool.peek(self._held_back.waiting())
         if entry is None:
             return False
         return self._send(entry.name, PATHS[entry.kind], entry.body, self._spool_done(entry), self._spool_aside(entry))
@@ -205,7 +187,10 @@ class Sender:
             )
         except OSError:
             return True
+        waiting = self._held_back.waiting()
         for _, path in left:
+            if path in waiting:
+                continue
             place = Path(path)
             body = _read_record(place)
             if body is None:
@@ -238,10 +223,9 @@ class Sender:
         except ApiError as error:
             return self._refused(name, error, aside)
         except (ServerUnreachable, ValueError) as error:
-            self._say_outage(error)
-            self._entry_pause.failed()
-            return False
+            return self._put_off(name, error, aside)
         done()
+        self._held_back.taken(name)
         self._count_too_old(answer)
         if self._outage:
             self._say_back()
@@ -258,18 +242,33 @@ class Sender:
 
     def _refused(self, name: str, error: ApiError, aside: Callable[[str], None]) -> bool:
         status = error.http_status
+        if status in _LATER:
+            return self._put_off(name, error, aside)
         if status not in _WAIT and (status < 500 and status != 409):
+            self._held_back.forget(name)
             aside(f"the server refuses it ({status}): {error}")
             return True
         if status not in _WAIT:
             count = self._attempts[1] + 1 if self._attempts[0] == name else 1
             self._attempts = (name, count)
             if count >= MAX_ATTEMPTS:
+                self._held_back.forget(name)
                 aside(f"the server failed on it {plural(count, 'time')} ({status}): {error}")
                 return True
         self._say_outage(error)
         self._entry_pause.failed()
         return False
+
+    def _put_off(self, name: str, error: Exception, aside: Callable[[str], None]) -> bool:
+        """The server does not take it now. True when the others go on meanwhile."""
+        if not self._held_back.put_off(name):
+            self._say_outage(error)
+            self._entry_pause.failed()
+            return False
+        if self._held_back.is_hopeless(name):
+            self._held_back.forget(name)
+            aside(f"the server took other records and put this one off {plural(MAX_REFUSALS, 'time')}: {error}")
+        return True
 
     def _say_outage(self, error: Exception) -> None:
         status = getattr(error, "http_status", 0)
@@ -285,6 +284,7 @@ class Sender:
 
     def _say_back(self) -> None:
         self._outage = ""
+        self._held_back.try_again()
         entries, size = self._spool.backlog()
         LOG.info("The server answers again; %d records (%d KiB) are on their way", entries, size // 1024)
 

@@ -1,8 +1,8 @@
 """The durable queue between sampling and the network: records wait here until the server has them.
 
 [Note: what the spool promises]
-Order: entries leave in the order in which they came. One file per entry, written beside its place and renamed, with its
-length and checksum in the first line.
+Order: entries leave in the order in which they came, except those that the sender passes over. One file per entry,
+written beside its place and renamed, with its length and checksum in the first line.
 Survives `kill -9` of the agent: nothing that `put` returned from is lost. A power cut may take the last half minute,
 because files are not fsynced one by one (a disk that is slow to sync must not slow sampling down, and the jobs that
 were measured died of the same cut); what it leaves half-written fails its checksum and is set aside.
@@ -18,6 +18,7 @@ import os
 import threading
 import zlib
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,34 +81,35 @@ class Spool:
             self._to_disk()
             self._bound()
 
-    def peek(self) -> Entry | None:
-        """The oldest entry; None when there is none. It stays until `done` or `set_aside`."""
+    def peek(self, skip: Collection[str] = ()) -> Entry | None:
+        """The oldest entry; None when there is none. It stays until `done` or `set_aside`.
+
+        :param skip: names of entries that are passed over.
+        """
         with self._lock:
-            while self._files:
-                name = self._files[0][0]
+            while (name := next((name for name, _ in self._files if name not in skip), None)) is not None:
                 try:
                     return _read(self._queue_dir / name)
                 except FileNotFoundError:
                     self._forget(name)
                 except (OSError, ValueError) as error:
                     self._move_aside(name, str(error))
-            return self._memory[0] if self._memory else None
+            return next((entry for entry in self._memory if entry.name not in skip), None)
 
     def done(self, entry: Entry) -> None:
         """The server has it."""
         with self._lock:
             if self._forget(entry.name):
                 (self._queue_dir / entry.name).unlink(missing_ok=True)
-            elif self._memory and self._memory[0].name == entry.name:
-                self._memory.popleft()
+            else:
+                self._forget_in_memory(entry.name)
 
     def set_aside(self, entry: Entry, why: str) -> None:
         """Nobody will ever take this entry: keep it for a look, out of the way of the others."""
         with self._lock:
             if any(name == entry.name for name, _ in self._files):
                 self._move_aside(entry.name, why)
-            elif self._memory and self._memory[0].name == entry.name:
-                self._memory.popleft()
+            elif self._forget_in_memory(entry.name):
                 LOG.warning("Spool entry %s is dropped: %s", entry.name, why)
 
     def refuse(self, place: Path, why: str) -> None:
@@ -165,6 +167,13 @@ class Spool:
             if known == name:
                 del self._files[place]
                 self._bytes -= size
+                return True
+        return False
+
+    def _forget_in_memory(self, name: str) -> bool:
+        for entry in self._memory:
+            if entry.name == name:
+                self._memory.remove(entry)
                 return True
         return False
 

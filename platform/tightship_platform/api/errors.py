@@ -37,8 +37,8 @@ def line(message: str, status: int, headers: dict[str, str] | None = None) -> JS
 
 def database_trouble(error: DBAPIError) -> JSONResponse:
     """What the driver complains about, as one line; what is no fault of the request goes to the log."""
-    if isinstance(error, DataError):
-        return line(f"The database cannot store a value of this request ({_cause(error)})", 422)
+    if isinstance(error, DataError) or _is_overflow(error):
+        return line(f"The database cannot work with a value of this request ({_cause(error)})", 422)
     if isinstance(error, IntegrityError):
         return line(f"The request contradicts what is stored ({_cause(error)}); try again", 409)
     if is_disk_full(error):
@@ -100,6 +100,11 @@ def _first_fault(faults: Sequence[Any]) -> str:
     if len(shown) > _SHOWN:
         shown = shown[: _SHOWN - 3] + "..."
     return f"{where} is {shown}: {fault['msg']}{more}"
+
+
+def _is_overflow(error: DBAPIError) -> bool:
+    """PostgreSQL calls it a DataError, SQLite an operational one; trying again never helps."""
+    return getattr(error.orig, "sqlite_errorname", "") == "SQLITE_ERROR" and "integer overflow" in str(error.orig)
 
 
 def _cause(error: DBAPIError) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from tightship_platform import validation
 from tightship_platform.database.models import HostSample, Run, RunSample, Sample
 from tightship_platform.database.upsert import Row, add_samples
-from tightship_platform.errors import TooLarge
+from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
 from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
@@ -160,7 +160,8 @@ def _check_allocation(allocation: AllocationRecord, now: int) -> None:
     validation.time_ns("Allocation start_ns", allocation.start_ns, now)
     if allocation.end_ns is not None:
         validation.time_ns("Allocation end_ns", allocation.end_ns, now)
-        validation.count("Allocation end_ns", allocation.end_ns, least=allocation.start_ns)
+        if allocation.end_ns < allocation.start_ns:
+            raise Invalid("Allocation end_ns", allocation.end_ns, f"a time after start_ns {allocation.start_ns}")
 
 
 def _span_of_runs(batch: Batch) -> tuple[dict[str, int], dict[str, int]]:

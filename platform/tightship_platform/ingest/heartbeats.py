@@ -94,9 +94,9 @@ def _info(info: dict[str, Fact]) -> dict[str, Fact]:
         if isinstance(value, str):
             kept[key] = validation.line(value, TEXT_MAX)
         elif isinstance(value, int):
-            kept[key] = validation.count(f"System fact {key}", int(value), least=-validation.INT64_MAX)
+            kept[key] = validation.count(f"System fact {key}", int(value), least=-validation.COUNT_MAX)
         else:
-            kept[key] = validation.number(f"System fact {key}", value, least=-1e300)
+            kept[key] = validation.number(f"System fact {key}", value, least=-validation.COUNT_MAX)
     return kept
 
 

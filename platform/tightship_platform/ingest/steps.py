@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, case, func, select
+from sqlalchemy import Column, Float, case, cast, func, select
 from sqlalchemy.orm import Session
 
+from tightship_platform import validation
 from tightship_platform.database.models import Run, StepStat
 from tightship_platform.database.upsert import Row, insert_into, table_of
 
@@ -31,9 +32,11 @@ def put_steps(session: Session, rows: Sequence[Row]) -> None:
 
 def counted_steps(session: Session, run: Run) -> int | None:
     """Steps of the furthest rank: what heartbeats reported or what the buckets sum to, whichever is more."""
-    per_rank = select(func.sum(StepStat.steps).label("steps")).where(StepStat.run_id == run.id).group_by(StepStat.rank)
+    # In floating point, which is exact up to COUNT_MAX: whatever buckets claim, their sum does not overflow.
+    of_rank = func.sum(cast(StepStat.steps, Float)).label("steps")
+    per_rank = select(of_rank).where(StepStat.run_id == run.id).group_by(StepStat.rank)
     summed = session.scalar(select(func.max(per_rank.subquery().c.steps)))
-    known = [int(count) for count in (run.steps, summed) if count is not None]
+    known = [min(int(count), validation.COUNT_MAX) for count in (run.steps, summed) if count is not None]
     return max(known, default=None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Float, Select, cast, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Capture, Device, Host, Rollup, Run, RunSample, Sample, StepStat
@@ -146,7 +146,7 @@ def _steps(session: Session, run: Run, end_ns: int, width_ns: int, points: int) 
         select(
             StepStat.rank,
             slice_ns,
-            func.sum(StepStat.steps).label("steps"),
+            func.sum(cast(StepStat.steps, Float)).label("steps"),
             func.min(StepStat.time_ns).label("first_ns"),
             func.max(StepStat.time_ns + StepStat.width_ns).label("until_ns"),
         )

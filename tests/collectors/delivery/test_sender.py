@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 from waiting import PATIENCE_S, wait_for
 
+from tightship_collectors.delivery import held_back
+from tightship_collectors.delivery import pause as pauses
 from tightship_collectors.delivery import sender as senders
-from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Pause, Sender
+from tightship_collectors.delivery.held_back import MAX_REFUSALS
+from tightship_collectors.delivery.pause import Pause
+from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Sender
 from tightship_collectors.delivery.spool import Spool
 from tightship_platform.client import ApiClient
 from tightship_platform.settings import Settings
@@ -75,7 +79,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(senders, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pauses, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(senders, "MAX_PAUSE_S", 0.1)
     monkeypatch.setattr(senders, "MAX_HEARTBEAT_PAUSE_S", 0.1)
     monkeypatch.setattr(senders, "LOOK_FOR_RECORDS_S", 0.1)
@@ -212,6 +216,67 @@ def test_a_record_that_breaks_the_server_blocks_the_others_for_a_while_only(
     wait_for(lambda: numbers(server) == [0, 2])
     assert tries.count(1) == MAX_ATTEMPTS
     assert len(list((tmp_path / "spool" / "aside").iterdir())) == 1
+
+
+@pytest.mark.parametrize("later", [408, 429, 503])
+def test_a_record_that_the_server_always_puts_off_blocks_no_other_and_is_set_aside(
+    later: int,
+    server: Server,
+    started: tuple[Sender, Spool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(held_back, "HOLD_AFTER_S", 0.2)
+    monkeypatch.setattr(held_back, "LONGEST_PAUSE_S", 0.02)
+    sender, spool = started
+    aside = tmp_path / "spool" / "aside"
+    left = tmp_path / "spool" / "runs"
+    left.mkdir()
+    tries: list[Any] = []
+
+    def answer(path: str, body: Any) -> int:
+        tries.append(body)
+        return later if body in ({"n": 1}, {"run": "poison"}) else 200
+
+    server.answer = answer
+    (left / "1.json").write_text('{"run": "poison"}')
+    put(spool, sender, 0, 1, 2)
+    wait_for(lambda: numbers(server) == [0, 2])
+    assert list(aside.iterdir()) == [], "one that passed is no proof"
+    number = 3
+    while len(list(aside.iterdir())) < 2:
+        put(spool, sender, number)
+        wait_for(lambda: numbers(server)[-1] == number)  # noqa: B023
+        number += 1
+    assert numbers(server) == [0, *range(2, number)]
+    assert min(tries.count({"n": 1}), tries.count({"run": "poison"})) >= MAX_REFUSALS
+    assert caplog.text.count(f"the server took other records and put this one off {MAX_REFUSALS} times: no: {later}") == 2
+    wait_for(lambda: spool.backlog() == (0, 0))
+    assert list(left.iterdir()) == []
+
+
+def test_nothing_is_set_aside_while_the_server_takes_nothing(
+    server: Server,
+    started: tuple[Sender, Spool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_back, "HOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(held_back, "LONGEST_PAUSE_S", 0.01)
+    sender, spool = started
+    tries: list[int] = []
+
+    def answer(path: str, body: Any) -> int:
+        tries.append(body["n"])
+        return 503
+
+    server.answer = answer
+    put(spool, sender, 1, 2, 3)
+    wait_for(lambda: min(tries.count(n) for n in (1, 2, 3)) > MAX_REFUSALS)
+    assert list((tmp_path / "spool" / "aside").iterdir()) == []
+    server.answer = lambda path, body: 200
+    wait_for(lambda: sorted(numbers(server)) == [1, 2, 3])
 
 
 @pytest.mark.parametrize("answer", [404, (200, "<html>a captive portal</html>")])

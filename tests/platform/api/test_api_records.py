@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from api_calls import HOST, RUN, Served, heartbeat, ok, refused, run_record
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from waiting import wait_for
 
 from tightship_platform.api.scopes import JSON_MAX_BYTES
@@ -87,6 +87,8 @@ HOSTILE: list[tuple[str, str, Any, int, str]] = [
     ("a start beyond 64 bits", "/runs", run_record(start_ns=2**63), 422, "64 bits"),
     ("an end before the start", "/runs", run_record(end_ns=1_000_000_000_000_000_000, exit_code=0), 422, "end"),
     ("a ratio of 7", "/batches", batch(samples=[{"time_ns": now_ns(), "device": "cpu", "util_frac": 7}]), 422, "ratio"),
+    ("more steps than are counted", "/batches", batch(steps=[{**STEP, "steps": 2**62}]), 422, str(2**53)),
+    ("watts beyond any sum", "/batches", batch(samples=[{"time_ns": now_ns(), "device": "cpu", "power_w": 1.7e308}]), 422, "power_w"),
     ("steps below zero", "/batches", batch(steps=[{**STEP, "steps": -1}]), 422, "-1"),
     ("a heartbeat of nobody", "/hosts/heartbeat", heartbeat() | {"host": " "}, 422, "Host"),
     ("a capture of nothing", "/captures", {"target": "nobody"}, 404, "nobody"),
@@ -192,6 +194,15 @@ def test_health_tells_how_the_server_is(http: httpx.Client, served: Served) -> N
     body = ok(http.get("/health"))
     assert set(body) == {"status", "version", "database", "broker", "schema"}
     assert (body["status"], body["database"], body["broker"]) == ("ok", "ok", "ok")
+
+
+def test_a_number_that_the_database_cannot_work_with_is_no_reason_to_try_again(
+    served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is the database's own; whichever it is, the same request gives it again."""
+    sums = "SELECT CAST(sum(x) AS BIGINT) FROM (SELECT 9223372036854775807 AS x UNION ALL SELECT 1) AS numbers"
+    monkeypatch.setattr("tightship_platform.queries.hosts.list_hosts", lambda session: session.execute(text(sums)))
+    refused(http.get("/hosts"), 422, "cannot work with a value")
 
 
 def test_a_database_that_is_gone_is_503_and_one_line(
