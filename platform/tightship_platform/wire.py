@@ -283,9 +283,13 @@ class BatchReceived:
     """A batch is stored."""
 
     rows: int
-    """Rows of the batch."""
+    """Rows of the batch; records of devices count where they were refused."""
     too_old: int = 0
     """Of these, samples and step counts that are older than the server keeps them, and were not stored."""
+    refused: int = 0
+    """Of these, rows with a value that cannot be; they were not stored."""
+    refusal: str | None = None
+    """What is wrong with the first of them; null: none was refused."""
     unknown_runs: list[str]
     """Runs in it whose launcher has not reported yet."""
 

@@ -45,6 +45,7 @@ from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.queries import runs
 from tightship_platform.queries.timeline import run_timeline
 from tightship_platform.validation import COUNT_MAX
+from tightship_platform.wire import DeviceRecord
 
 NOW = T0 + MIN
 
@@ -78,7 +79,8 @@ def test_a_batch_of_any_size_is_stored_alike(database: Database) -> None:
     rows = _rows(database, Sample, "device_id")
     assert [row["time_ns"] for row in rows] == [*times, times[-1] + S]
     assert [row["util_frac"] for row in rows] == [0.75] * 3 + [first["util_frac"]] * (many - 3) + [1.0]
-    assert {(row["memory_used_bytes"], row["power_w"], row["clock_hz"]) for row in rows[3:-1]} == {(COUNT_MAX, None, None)}
+    rest = {(row["memory_used_bytes"], row["power_w"], row["clock_hz"]) for row in rows[3:-1]}
+    assert rest == {(COUNT_MAX, None, None)}
     assert [row["cpu_frac"] for row in _rows(database, HostSample)] == [0.5] * many
     assert [row["cpu_cores"] for row in _rows(database, RunSample)] == [None] + [1.5] * (many - 1)
 
@@ -96,7 +98,7 @@ def test_a_batch_said_twice_is_one(database: Database) -> None:
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         received = vars(ingest.apply_batch(session, whole, now=NOW))
-        assert received == {"rows": 121, "too_old": 0, "unknown_runs": []}
+        assert received == {"rows": 121, "too_old": 0, "refused": 0, "refusal": None, "unknown_runs": []}
     tables = (Sample, HostSample, RunSample, StepStat, Allocation, Device, Host)
     before = [_rows(database, table) for table in tables]
     assert [len(rows) for rows in before] == [30, 30, 30, 30, 1, 1, 1]
@@ -177,14 +179,28 @@ def test_a_clock_that_reads_a_little_over_one_is_one(database: Database) -> None
         {"allocations": [held(end_ns=T0 - 1)]},
         {"allocations": [held(start_ns=0)]},
         {"allocations": [held(device="")]},
-        {"host": "h\n1"},
+        {"devices": [DeviceRecord(uuid="GPU-2", kind="toaster", name="x")]},
+        {"devices": [DeviceRecord(uuid="a\nb", kind="gpu", name="x")]},
     ],
 )
-def test_one_bad_value_refuses_the_batch_and_nothing_of_it_stays(database: Database, parts: dict[str, Any]) -> None:
-    whole = {"samples": samples([T0 + S]), **parts}
+def test_a_row_that_cannot_be_is_left_out_and_the_others_stay(database: Database, parts: dict[str, Any]) -> None:
+    good = {"devices": [CPU], "samples": samples([T0 + S], power_w=3.0), "steps": steps([T0], "b2")}
+    whole = good | {name: [*rows, *good.get(name, [])] for name, rows in parts.items()}
+    with database.session() as session:
+        answer = ingest.apply_batch(session, batch(**whole), now=NOW)
+    assert (answer.rows, answer.refused, answer.too_old) == (3, 1, 0)
+    assert answer.refusal and "; expected " in answer.refusal
+    assert [(row["time_ns"], row["power_w"]) for row in _rows(database, Sample)] == [(T0 + S, 3.0)]
+    assert [row["uuid"] for row in _rows(database, Device)] == ["cpu"]
+    assert [row["key"] for row in _rows(database, Run)] == ["b2"]
+    assert len(_rows(database, StepStat)) == 1
+    assert _rows(database, Allocation) == _rows(database, HostSample) == _rows(database, RunSample) == []
+
+
+def test_a_host_that_cannot_be_refuses_its_batch(database: Database) -> None:
     with pytest.raises(Invalid), database.session() as session:
-        ingest.apply_batch(session, batch(**whole), now=NOW)
-    for table in (Host, Device, Sample, Run, Allocation, StepStat):
+        ingest.apply_batch(session, batch("h\n1", samples=samples([T0])), now=NOW)
+    for table in (Host, Device, Sample):
         assert _rows(database, table) == []
 
 

@@ -207,7 +207,7 @@ def test_a_run_that_nobody_announced_keeps_its_rows(database: Database) -> None:
     parts: dict[str, Any] = {"devices": [CPU], "run_samples": run_samples([T0 + 5 * S]), "steps": steps([T0 + 4 * S])}
     with database.session() as session:
         answer = ingest.apply_batch(session, batch(**parts), now=NOW)
-        assert vars(answer) == {"rows": 2, "too_old": 0, "unknown_runs": ["a1"]}
+        assert (answer.rows, answer.refused, answer.unknown_runs) == (2, 0, ["a1"])
         placeholder = runs.get_run(session, "a1")
         assert (placeholder.workflow, placeholder.start_ns) == (ingest.UNKNOWN_WORKFLOW, T0 + 4 * S)
         assert placeholder.reason == "seen by the agent on h1; its launcher has not reported yet"

@@ -231,6 +231,7 @@ class Agent:
                 "spool_bytes": size,
                 "spool_dropped": self._spool.dropped,
                 "rows_too_old": self._sender.too_old,
+                "rows_refused": self._sender.refused,
             },
             devices=list(self._devices.devices()),
             sources=[self._host.state(), *self._devices.states(), self._attribution.state()],

@@ -71,6 +71,9 @@ class Sender:
         self._outage = ""
         self.too_old = 0
         """Rows that the server did not store, because it keeps none of their days any more."""
+        self.refused = 0
+        """Rows that the server did not store, because a value in them cannot be."""
+        self._is_refusing = False
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
     def start(self) -> None:
@@ -226,19 +229,22 @@ class Sender:
             return self._put_off(name, error, aside)
         done()
         self._held_back.taken(name)
-        self._count_too_old(answer)
+        if path == PATHS["batches"]:
+            self._count_not_stored(answer)
         if self._outage:
             self._say_back()
         self._entry_pause.succeeded()
         return True
 
-    def _count_too_old(self, answer: Any) -> None:
-        rows = answer.get("too_old") if isinstance(answer, dict) else None
-        if type(rows) is not int or rows <= 0:
-            return
-        if not self.too_old:
+    def _count_not_stored(self, answer: Any) -> None:
+        too_old, refused = _rows(answer, "too_old"), _rows(answer, "refused")
+        if too_old and not self.too_old:
             LOG.warning("The server keeps no samples of days as old as some of this host's: they are not stored")
-        self.too_old += rows
+        if refused and not self._is_refusing:
+            LOG.warning("The server refuses %s of this host: %s", plural(refused, "row"), answer.get("refusal"))
+        self._is_refusing = refused > 0
+        self.too_old += too_old
+        self.refused += refused
 
     def _refused(self, name: str, error: ApiError, aside: Callable[[str], None]) -> bool:
         status = error.http_status
@@ -287,6 +293,11 @@ class Sender:
         self._held_back.try_again()
         entries, size = self._spool.backlog()
         LOG.info("The server answers again; %d records (%d KiB) are on their way", entries, size // 1024)
+
+
+def _rows(answer: Any, name: str) -> int:
+    count = answer.get(name) if isinstance(answer, dict) else None
+    return count if type(count) is int and count > 0 else 0
 
 
 def _read_record(place: Path) -> bytes | None:

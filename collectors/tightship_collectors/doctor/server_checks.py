@@ -24,6 +24,22 @@ from tightship_platform.units import NS_PER_S, now_ns, plural
 
 MAX_SKEW_S = 2.0
 """The Date header counts whole seconds."""
+LOST = (
+    ("spool_dropped", "record", "it dropped {}", "the server was away for too long, or the disk is full"),
+    (
+        "rows_too_old",
+        "row",
+        "the server did not store {} older than TIGHTSHIP_KEEP_DAYS",
+        "the clock of this host or of the server is wrong, or the server was away longer than it keeps samples",
+    ),
+    (
+        "rows_refused",
+        "row",
+        "the server refused {} with a value that cannot be",
+        "the agent's log has the first one; a clock that is a day ahead refuses all",
+    ),
+)
+"""What did not reach the database: the heartbeat's figure, what it counts, the sentence, the advice."""
 ASK_ADMIN = "make one with `tightship token create` on the server and set TIGHTSHIP_TOKEN"
 
 
@@ -140,17 +156,11 @@ def _agent(settings: Settings, http: httpx.Client) -> Check:
         return Check(
             check="agent", state=WRONG, detail=detail, advice="start it with `tightship agent` (or `tightship up`)"
         )
-    dropped = host.info.get("spool_dropped", 0)
-    if isinstance(dropped, int) and dropped:
-        advice = "the server was away for too long, or the disk is full"
-        return Check(
-            check="agent", state=NOTE, detail=f"{detail}; it dropped {plural(dropped, 'record')}", advice=advice
-        )
-    too_old = host.info.get("rows_too_old", 0)
-    if isinstance(too_old, int) and too_old:
-        advice = "the clock of this host or of the server is wrong, or the server was away longer than it keeps samples"
-        said = f"{detail}; the server did not store {plural(too_old, 'row')} older than TIGHTSHIP_KEEP_DAYS"
-        return Check(check="agent", state=NOTE, detail=said, advice=advice)
+    for figure, noun, lost, advice in LOST:
+        count = host.info.get(figure, 0)
+        if isinstance(count, int) and count:
+            said = f"{detail}; {lost.format(plural(count, noun))}"
+            return Check(check="agent", state=NOTE, detail=said, advice=advice)
     return Check(check="agent", state=OK, detail=detail)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -51,6 +50,19 @@ def database_trouble(error: DBAPIError) -> JSONResponse:
     return line("Internal error; the server's log has the details", 500)
 
 
+def fault_line(fault: Any) -> str:
+    """One of the faults that FastAPI finds in a request, in a line."""
+    where = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "json_invalid":
+        return f"{where}: not JSON: {fault.get('ctx', {}).get('error', fault['msg'])}"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    shown = repr(fault.get("input"))
+    if len(shown) > _SHOWN:
+        shown = shown[: _SHOWN - 3] + "..."
+    return f"{where} is {shown}: {fault['msg']}"
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every failure of a route with one line."""
 
@@ -60,7 +72,9 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return line(_first_fault(error.errors()), 422)
+        faults = error.errors()
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        return line(fault_line(faults[0]) + more, 422)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
@@ -86,20 +100,6 @@ def add_error_handlers(app: FastAPI) -> None:
     async def _defect(_request: Request, _error: Exception) -> JSONResponse:
         # The traceback reaches the log through the server, which sees the exception after this answer.
         return line("Internal error; the server's log has the details", 500)
-
-
-def _first_fault(faults: Sequence[Any]) -> str:
-    fault = faults[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    if fault["type"] == "json_invalid":
-        return f"{where}: not JSON: {fault.get('ctx', {}).get('error', fault['msg'])}"
-    if fault["type"] == "missing":
-        return f"{where} is missing{more}"
-    shown = repr(fault.get("input"))
-    if len(shown) > _SHOWN:
-        shown = shown[: _SHOWN - 3] + "..."
-    return f"{where} is {shown}: {fault['msg']}{more}"
 
 
 def _is_overflow(error: DBAPIError) -> bool:

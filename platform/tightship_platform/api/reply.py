@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from starlette.responses import JSONResponse
 
 from tightship_platform.database.engine import Database
+from tightship_platform.ingest import RefusedRows
 from tightship_platform.results.codec import fields_of
 from tightship_platform.settings import Settings
 
@@ -23,10 +24,17 @@ def _settings(request: Request) -> Settings:
     return settings
 
 
+def _refused_rows(request: Request) -> RefusedRows:
+    refused: RefusedRows = request.state.refused_rows
+    return refused
+
+
 Db = Annotated[Database, Depends(_database)]
 """The server's database. Routes open a session in the open, so that the commit precedes the answer."""
 Config = Annotated[Settings, Depends(_settings)]
 """The server's settings."""
+Refused = Annotated[RefusedRows, Depends(_refused_rows)]
+"""Rows that were left out of the body, where the route declares `row_lists`."""
 
 
 class Answer(JSONResponse):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, params
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Mount
 
 from tightship_platform.api.auth import require
+from tightship_platform.api.errors import fault_line
 from tightship_platform.api.gate import PUBLIC
 from tightship_platform.client import API
 from tightship_platform.errors import Invalid, TooLarge
+from tightship_platform.ingest import RefusedRows
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import Refusal
 
@@ -34,14 +37,19 @@ class _Declared:
     """Marks a route; the check itself is in ScopedRoute, before the body is read."""
 
     scope: Scope | None
+    row_lists: tuple[str, ...] = ()
 
     def __call__(self) -> None:
         """Nothing left to do when FastAPI gets here."""
 
 
-def needs(scope: Scope | None) -> params.Depends:
-    """Declare in a route's `dependencies` which scope it needs; None: anybody may call it."""
-    return params.Depends(_Declared(scope))
+def needs(scope: Scope | None, *, row_lists: tuple[str, ...] = ()) -> params.Depends:
+    """Declare in a route's `dependencies` which scope it needs; None: anybody may call it.
+
+    :param row_lists: lists of the body of which a row that cannot be read is left out and counted, as `Refused`; a
+        fault elsewhere refuses the whole body, as in every other route.
+    """
+    return params.Depends(_Declared(scope, row_lists))
 
 
 def declared(route: APIRoute) -> _Declared | None:
@@ -57,16 +65,22 @@ class ScopedRoute(APIRoute):
         declaration = declared(self)
         if declaration is None:
             raise TypeError(f"Route {self.path} declares no scope; add dependencies=[needs(Scope.…)]")
-        scope, has_body = declaration.scope, self.body_field is not None
+        scope, row_lists, has_body = declaration.scope, declaration.row_lists, self.body_field is not None
         inner = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             if scope is not None:
                 require(scope)
             checked = _CheckedRequest(request.scope, request.receive)
+            checked.state.refused_rows = RefusedRows()
             if has_body:
-                await checked.prepare()  # FastAPI would hide what this says behind "error parsing the body"
-            return await inner(checked)
+                await checked.prepare(row_lists)  # FastAPI would hide what this says behind "error parsing the body"
+            try:
+                return await inner(checked)
+            except RequestValidationError as error:
+                if not checked.leave_out(error.errors(), row_lists):
+                    raise
+                return await inner(checked)
 
         return handle
 
@@ -97,24 +111,44 @@ class _CheckedRequest(Request):
             self._body = b"".join(chunks)
         return self._body
 
-    async def prepare(self) -> None:
+    async def prepare(self, row_lists: tuple[str, ...]) -> None:
         """Read and decode the body. One that is no JSON is left for FastAPI, which tells where it goes wrong.
 
         :raises TooLarge: it has more than `JSON_MAX_BYTES`.
         :raises Invalid: it nests too deep, or holds NaN, NUL, half a surrogate pair or an integer beyond 64 bits.
         """
         body = await self.body()
+        refused = self.state.refused_rows
         with contextlib.suppress(json.JSONDecodeError):
-            self._json = await run_in_threadpool(_decode, body) if len(body) > _LATER else _decode(body)
+            if len(body) > _LATER:
+                self._json = await run_in_threadpool(_decode, body, row_lists, refused)
+            else:
+                self._json = _decode(body, row_lists, refused)
+
+    def leave_out(self, faults: Sequence[Any], row_lists: tuple[str, ...]) -> bool:
+        """Take the rows with these faults out of the body; False: a fault lies elsewhere, nothing was changed."""
+        found: dict[tuple[str, int], str] = {}
+        for fault in faults:
+            where = fault["loc"]
+            if len(where) < 3 or where[0] != "body" or where[1] not in row_lists or type(where[2]) is not int:
+                return False
+            found.setdefault((where[1], where[2]), fault_line(fault))
+        for reason in found.values():
+            self.state.refused_rows.add(reason)
+        for name in row_lists:
+            rows = self._json.get(name)
+            if rows:
+                self._json[name] = [row for index, row in enumerate(rows) if (name, index) not in found]
+        return True
 
 
 def _too_large(size: int) -> TooLarge:
     return TooLarge(f"The JSON body has at least {size} bytes; send at most {JSON_MAX_BYTES}")
 
 
-def _decode(body: bytes) -> Any:
+def _decode(body: bytes, row_lists: tuple[str, ...], refused: RefusedRows) -> Any:
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=float if row_lists else _no_constant)
     except RecursionError as error:
         raise Invalid("Nesting of the JSON body", "too deep", f"at most {_DEPTH_MAX} levels") from error
     except UnicodeDecodeError as error:
@@ -123,7 +157,17 @@ def _decode(body: bytes) -> Any:
         raise
     except ValueError as error:  # an integer of thousands of digits
         raise Invalid("Number in the JSON body", "too long", "integers of at most 64 bits") from error
-    _check_values(value)
+    try:
+        _check_values(value)
+    except Invalid:
+        if not row_lists or not isinstance(value, dict):
+            raise
+        _check_values({name: rows for name, rows in value.items() if name not in row_lists})
+        for name in row_lists:
+            if isinstance(rows := value.get(name), list):
+                value[name] = refused.without(rows, _check_values)
+            else:
+                _check_values(rows)
     return value
 
 
@@ -131,7 +175,8 @@ def _no_constant(name: str) -> Any:
     raise Invalid("Number in the JSON body", name, "a finite number, or null when it is missing")
 
 
-def _check_values(top: Any) -> None:
+def _check_values(top: Any) -> Any:
+    """The value itself, when a database can hold all of it."""
     level, depth = [top], 0
     while level:
         depth += 1
@@ -153,6 +198,7 @@ def _check_values(top: Any) -> None:
             elif isinstance(value, float) and value - value != 0.0:  # 1e999 is infinite without being named so
                 raise Invalid("Number in the JSON body", value, "a finite number, or null when it is missing")
         level = deeper
+    return top
 
 
 def _check_text(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -13,7 +13,8 @@ from tightship_platform.database.models import HostSample, Run, RunSample, Sampl
 from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
-from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
+from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices, put_host
+from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import counted_steps, put_steps
 from tightship_platform.samples import rollups
@@ -26,47 +27,49 @@ MAX_ROWS = 200_000
 MAX_BUCKET_NS = 86_400_000_000_000
 
 
-def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int | None = None) -> BatchReceived:
+def apply_batch(
+    session: Session,
+    batch: Batch,
+    *,
+    keep_days: int = 0,
+    refused: RefusedRows | None = None,
+    now: int | None = None,
+) -> BatchReceived:
     """Store a batch. Sent again, it changes nothing.
 
-    Samples and steps of days whose records were removed, or that ended more than `keep_days` ago (0: none), are not
-    stored but counted as `too_old`; the other rows are. See [Note: what may go] in `retention`.
+    Rows with a value that cannot be are left out and counted as `refused`. So are, as `too_old`, samples and steps of
+    days whose records were removed, or that ended more than `keep_days` ago (0: none); see [Note: what may go] in
+    `retention`. All other rows are stored.
 
-    :raises Invalid: a value is not acceptable; nothing was changed.
+    :param refused: rows that were left out of the batch before it came here.
+    :raises Invalid: its host, or the number of its devices, is not acceptable; nothing was changed.
     :raises TooLarge: more than MAX_ROWS rows.
     """
     now = now_ns() if now is None else now
+    refused = RefusedRows() if refused is None else refused
     parts = (batch.samples, batch.host_samples, batch.run_samples, batch.steps, batch.allocations)
     count = sum(len(part) for part in parts)
     if count > MAX_ROWS:
         raise TooLarge(f"A batch of {count} rows is larger than {MAX_ROWS}; send it in parts")
     validation.name("Host", batch.host)
-    devices = checked_devices(batch.devices)
-    samples = [_row(sample, now) for sample in batch.samples]
-    host_samples = [_row(sample, now) for sample in batch.host_samples]
-    run_samples = [_row(sample, now) for sample in batch.run_samples]
-    for step in batch.steps:
-        _check_step(step, now)
-    for allocation in batch.allocations:
-        _check_allocation(allocation, now)
+    devices = checked_devices(refused.without(batch.devices, check_device))
+    checked = [refused.without(part, lambda sample: _row(sample, now)) for part in parts[:3]]
+    steps = refused.without(batch.steps, lambda step: _check_step(step, now))
+    allocations = refused.without(batch.allocations, lambda allocation: _check_allocation(allocation, now))
 
-    is_kept = _kept(session, batch, keep_days, now)
-    samples, host_samples, run_samples = (
-        [row for row in rows if is_kept(row["time_ns"])] for rows in (samples, host_samples, run_samples)
-    )
-    batch = dataclasses.replace(
-        batch,
-        run_samples=[sample for sample in batch.run_samples if is_kept(sample.time_ns)],
-        steps=[step for step in batch.steps if is_kept(step.time_ns)],
-    )
-    stored = (samples, host_samples, run_samples, batch.steps, batch.allocations)
+    times = [*(row["time_ns"] for part in checked for row in part), *(step.time_ns for step in steps)]
+    count = len(times) + len(allocations) + refused.count
+    is_kept = _kept(session, times, keep_days, now)
+    samples, host_samples, run_samples = ([row for row in part if is_kept(row["time_ns"])] for part in checked)
+    steps = [step for step in steps if is_kept(step.time_ns)]
+    too_old = len(times) - len(samples) - len(host_samples) - len(run_samples) - len(steps)
     latest = max((row["time_ns"] for row in [*samples, *host_samples, *run_samples]), default=now)
     host_id = put_host(session, batch.host, min(latest, now))
-    mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in batch.allocations}
+    mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in allocations}
     device_ids = put_devices(session, host_id, devices, mentioned)
-    first, last = _span_of_runs(batch)
+    first, last = _span_of_runs(run_samples, steps, allocations)
     runs, unknown = runs_by_key(session, first, batch.host)
-    apply_allocations(session, runs, device_ids, batch.allocations)
+    apply_allocations(session, runs, device_ids, allocations)
 
     for row in host_samples:
         row["host_id"] = host_id
@@ -79,9 +82,9 @@ def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int 
     add_samples(session, Sample, sorted(samples, key=lambda row: (row["time_ns"], row["device_id"])))
     in_order = sorted(run_samples, key=lambda row: (row["time_ns"], row["run_id"], row["device_id"]))
     add_samples(session, RunSample, in_order)
-    put_steps(session, sorted((_step_row(step, runs) for step in batch.steps), key=lambda row: tuple(row.values())[:3]))
+    put_steps(session, sorted((_step_row(step, runs) for step in steps), key=lambda row: tuple(row.values())[:3]))
 
-    stepped = {step.run for step in batch.steps}
+    stepped = {step.run for step in steps}
     for key, run in runs.items():
         if run.end_ns is None:
             seen(run, min(last[key], now))
@@ -93,14 +96,14 @@ def apply_batch(session: Session, batch: Batch, *, keep_days: int = 0, now: int 
             run.steps = counted_steps(session, run)
     session.flush()
     _roll_up_late(session, samples, now)
-    too_old = count - sum(len(part) for part in stored)
-    return BatchReceived(rows=count, too_old=too_old, unknown_runs=unknown)
+    return BatchReceived(
+        rows=count, too_old=too_old, refused=refused.count, refusal=refused.reason, unknown_runs=unknown
+    )
 
 
-def _kept(session: Session, batch: Batch, keep_days: int, now: int) -> Callable[[int], bool]:
-    """Whether a sample or step count of a time is stored."""
-    parts = (batch.samples, batch.host_samples, batch.run_samples, batch.steps)
-    oldest = min((record.time_ns for part in parts for record in part), default=now)
+def _kept(session: Session, times: Sequence[int], keep_days: int, now: int) -> Callable[[int], bool]:
+    """Whether a sample or step count of one of these times is stored."""
+    oldest = min(times, default=now)
     if oldest >= now - DAY_NS:  # nothing younger is ever removed
         return lambda _: True
     removed = removed_days(session, oldest, now)
@@ -131,7 +134,7 @@ def _row(record: Any, now: int) -> Row:
     return row
 
 
-def _check_step(step: StepRecord, now: int) -> None:
+def _check_step(step: StepRecord, now: int) -> StepRecord:
     validation.key("Run", step.run)
     validation.count("Rank", step.rank, least=-1, most=validation.RANK_MAX)
     validation.time_ns("Step time_ns", step.time_ns, now)
@@ -140,6 +143,7 @@ def _check_step(step: StepRecord, now: int) -> None:
     for what, value in (("first_step_ns", step.first_step_ns), ("last_step_ns", step.last_step_ns)):
         if value is not None:
             validation.time_ns(what, value, now)
+    return step
 
 
 def _step_row(step: StepRecord, runs: dict[str, Run]) -> Row:
@@ -154,7 +158,7 @@ def _step_row(step: StepRecord, runs: dict[str, Run]) -> Row:
     }
 
 
-def _check_allocation(allocation: AllocationRecord, now: int) -> None:
+def _check_allocation(allocation: AllocationRecord, now: int) -> AllocationRecord:
     validation.key("Run", allocation.run)
     validation.name("Device uuid", allocation.device)
     validation.time_ns("Allocation start_ns", allocation.start_ns, now)
@@ -162,24 +166,29 @@ def _check_allocation(allocation: AllocationRecord, now: int) -> None:
         validation.time_ns("Allocation end_ns", allocation.end_ns, now)
         if allocation.end_ns < allocation.start_ns:
             raise Invalid("Allocation end_ns", allocation.end_ns, f"a time after start_ns {allocation.start_ns}")
+    return allocation
 
 
-def _span_of_runs(batch: Batch) -> tuple[dict[str, int], dict[str, int]]:
-    """First and last time at which the batch shows each run alive."""
+def _span_of_runs(
+    run_samples: list[Row], steps: list[StepRecord], allocations: list[AllocationRecord]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """First and last time at which these show each run alive."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for run, start_ns, end_ns in _sightings(batch):
+    for run, start_ns, end_ns in _sightings(run_samples, steps, allocations):
         first[run] = min(start_ns, first.get(run, start_ns))
         last[run] = max(end_ns, last.get(run, end_ns))
     return first, last
 
 
-def _sightings(batch: Batch) -> Iterable[tuple[str, int, int]]:
-    for sample in batch.run_samples:
-        yield sample.run, sample.time_ns, sample.time_ns
-    for step in batch.steps:
+def _sightings(
+    run_samples: list[Row], steps: list[StepRecord], allocations: list[AllocationRecord]
+) -> Iterable[tuple[str, int, int]]:
+    for sample in run_samples:
+        yield sample["run"], sample["time_ns"], sample["time_ns"]
+    for step in steps:
         yield step.run, step.time_ns, step.last_step_ns or step.time_ns
-    for held in batch.allocations:
+    for held in allocations:
         yield held.run, held.start_ns, held.end_ns or held.start_ns
 
 

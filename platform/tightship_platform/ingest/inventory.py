@@ -25,14 +25,21 @@ def checked_devices(devices: list[DeviceRecord]) -> list[DeviceRecord]:
     """
     if len(devices) > MAX_DEVICES:
         raise Invalid("Devices of one host", len(devices), f"at most {MAX_DEVICES}")
-    for device in devices:
-        validation.name("Device uuid", device.uuid)
-        validation.name("Device name", device.name)
-        if device.kind not in list(DeviceKind):
-            raise Invalid("Device kind", device.kind, f"one of {', '.join(DeviceKind)}")
-        if device.memory_bytes is not None:
-            validation.count("Device memory_bytes", device.memory_bytes)
-    return list({device.uuid: device for device in devices}.values())
+    return list({device.uuid: check_device(device) for device in devices}.values())
+
+
+def check_device(device: DeviceRecord) -> DeviceRecord:
+    """The record itself.
+
+    :raises Invalid: a value is not acceptable.
+    """
+    validation.name("Device uuid", device.uuid)
+    validation.name("Device name", device.name)
+    if device.kind not in list(DeviceKind):
+        raise Invalid("Device kind", device.kind, f"one of {', '.join(DeviceKind)}")
+    if device.memory_bytes is not None:
+        validation.count("Device memory_bytes", device.memory_bytes)
+    return device
 
 
 def put_host(session: Session, name: str, seen_ns: int) -> int:

@@ -185,6 +185,27 @@ def test_rows_that_the_server_keeps_no_longer_are_counted_and_said_once(
     ]
 
 
+def test_rows_that_the_server_refuses_are_counted_and_said_when_it_begins(
+    server: Server, started: tuple[Sender, Spool], caplog: pytest.LogCaptureFixture
+) -> None:
+    sender, spool = started
+    answers: dict[int, Any] = {
+        1: {"refused": 2, "refusal": "Steps is -1"},
+        2: {"refused": 1, "refusal": "Steps is -2"},
+        3: {"rows": 5},  # as an older server answers
+        4: {"refused": 4, "refusal": None},
+        5: {"refused": "x"},
+    }
+    server.answer = lambda path, body: (200, json.dumps(answers[body["n"]]))
+    put(spool, sender, *answers)
+    wait_for(lambda: spool.backlog() == (0, 0))
+    wait_for(lambda: sender.refused == 7)
+    assert [record.message for record in caplog.records if "refuses" in record.message] == [
+        "The server refuses 2 rows of this host: Steps is -1",
+        "The server refuses 4 rows of this host: None",
+    ]
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_token_keeps_the_records_and_is_said_once(
     status: int, server: Server, started: tuple[Sender, Spool], caplog: pytest.LogCaptureFixture
@@ -251,7 +272,8 @@ def test_a_record_that_the_server_always_puts_off_blocks_no_other_and_is_set_asi
         number += 1
     assert numbers(server) == [0, *range(2, number)]
     assert min(tries.count({"n": 1}), tries.count({"run": "poison"})) >= MAX_REFUSALS
-    assert caplog.text.count(f"the server took other records and put this one off {MAX_REFUSALS} times: no: {later}") == 2
+    said = f"the server took other records and put this one off {MAX_REFUSALS} times: no: {later}"
+    assert caplog.text.count(said) == 2
     wait_for(lambda: spool.backlog() == (0, 0))
     assert list(left.iterdir()) == []
 

@@ -305,6 +305,7 @@ def test_clock_skew(skew_s: float, state: str) -> None:
         (2, {"spool_dropped": 0, "rows_too_old": 0}, OK, "last heartbeat"),
         (2, {"spool_dropped": 7, "rows_too_old": 0}, NOTE, "dropped 7 records"),
         (2, {"rows_too_old": 3}, NOTE, "did not store 3 rows older than TIGHTSHIP_KEEP_DAYS"),
+        (2, {"rows_too_old": 0, "rows_refused": 1}, NOTE, "refused 1 row with a value that cannot be"),
         (600, {}, WRONG, "tightship agent"),
     ],
 )

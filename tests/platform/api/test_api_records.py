@@ -58,7 +58,8 @@ def test_samples_older_than_the_settings_keep_them_are_counted_and_not_stored(
     ok(http.post("/runs", json=run_record()))
     long_ago = {"time_ns": now_ns() - 32 * 86_400 * NS_PER_S, "device": "cpu", "util_frac": 0.5}
     sent = batch(samples=[long_ago, *batch()["samples"]])
-    assert ok(http.post("/batches", json=sent)) == {"rows": 8, "too_old": 1, "unknown_runs": []}
+    answer = ok(http.post("/batches", json=sent))
+    assert answer == {"rows": 8, "too_old": 1, "refused": 0, "refusal": None, "unknown_runs": []}
     assert rows(served)["sample"] == 3
 
 
@@ -86,10 +87,10 @@ HOSTILE: list[tuple[str, str, Any, int, str]] = [
     ("a start in 1970", "/runs", run_record(start_ns=1), 422, "2000"),
     ("a start beyond 64 bits", "/runs", run_record(start_ns=2**63), 422, "64 bits"),
     ("an end before the start", "/runs", run_record(end_ns=1_000_000_000_000_000_000, exit_code=0), 422, "end"),
-    ("a ratio of 7", "/batches", batch(samples=[{"time_ns": now_ns(), "device": "cpu", "util_frac": 7}]), 422, "ratio"),
-    ("more steps than are counted", "/batches", batch(steps=[{**STEP, "steps": 2**62}]), 422, str(2**53)),
-    ("watts beyond any sum", "/batches", batch(samples=[{"time_ns": now_ns(), "device": "cpu", "power_w": 1.7e308}]), 422, "power_w"),
-    ("steps below zero", "/batches", batch(steps=[{**STEP, "steps": -1}]), 422, "-1"),
+    ("a batch of nobody", "/batches", batch(host=" "), 422, "Host"),
+    ("a batch without a host", "/batches", {"samples": batch()["samples"]}, 422, "body.host is missing"),
+    ("samples that are no list", "/batches", batch(samples={"time_ns": 1}), 422, "body.samples"),
+    ("a fault beside a bad row", "/batches", batch(host=7, steps=[7]), 422, "body.host"),
     ("a heartbeat of nobody", "/hosts/heartbeat", heartbeat() | {"host": " "}, 422, "Host"),
     ("a capture of nothing", "/captures", {"target": "nobody"}, 404, "nobody"),
     ("a lease of nobody", "/captures/lease", {"host": "", "runs": []}, 422, "Host"),
@@ -103,6 +104,42 @@ def test_a_record_that_cannot_be_right_is_refused_and_leaves_nothing(
 ) -> None:
     refused(http.post(path, json=body), status, word)
     assert {name: count for name, count in rows(served).items() if count} == {}
+
+
+SAMPLE = {"time_ns": now_ns(), "device": "cpu"}
+BAD_ROWS: list[tuple[str, str, Any, str]] = [
+    ("a ratio of 7", "samples", {**SAMPLE, "util_frac": 7}, "ratio"),
+    ("watts beyond any sum", "samples", {**SAMPLE, "power_w": 1.7e308}, "power_w"),
+    ("not a number", "samples", {**SAMPLE, "power_w": float("nan")}, "nan"),
+    ("beyond 64 bits", "samples", {**SAMPLE, "clock_hz": 2**64}, "64 bits"),
+    ("of another type", "samples", {**SAMPLE, "clock_hz": "fast"}, "clock_hz is 'fast'"),
+    ("no object", "samples", 7, "body.samples."),
+    ("a list", "host_samples", [[1, 2]], "body.host_samples."),
+    ("without a rank", "steps", {"run": RUN, "time_ns": now_ns(), "width_ns": 1, "steps": 1}, "rank is missing"),
+    ("steps below zero", "steps", {**STEP, "steps": -1}, "-1"),
+    ("more steps than are counted", "steps", {**STEP, "steps": 2**62}, str(2**53)),
+    ("NUL in a name", "run_samples", {**SAMPLE, "run": "a\0"}, "NUL"),
+    ("a run of another form", "allocations", {"run": "../x", "device": "cpu", "start_ns": now_ns()}, "1 to 40"),
+    ("no kind of device", "devices", {"uuid": "x", "kind": "toaster", "name": "x"}, "toaster"),
+    ("nested 40 deep", "devices", json.loads("[" * 40 + "]" * 40), "deep"),
+]
+
+
+@pytest.mark.parametrize(("part", "row", "word"), [r[1:] for r in BAD_ROWS], ids=[r[0] for r in BAD_ROWS])
+def test_a_bad_row_is_left_out_and_counted_and_the_others_are_stored(
+    served: Served, http: httpx.Client, part: str, row: Any, word: str
+) -> None:
+    first = batch()
+    ok(http.post("/batches", json=first))
+    before = rows(served)
+    fresh = batch(allocations=first["allocations"])
+    fresh[part] = [row, *fresh[part], row]
+    body = json.dumps(fresh).encode()  # NaN too, which httpx would refuse
+    answer = ok(http.post("/batches", content=body, headers={"content-type": "application/json"}))
+    assert (answer["refused"], answer["rows"]) == (2, 9)
+    assert word in answer["refusal"] and answer["refusal"].isprintable()
+    added = {name: count - before[name] for name, count in rows(served).items() if count != before[name]}
+    assert added == {"sample": 3, "host_sample": 1, "run_sample": 1, "step_stat": 1}
 
 
 RAW: list[tuple[str, bytes, int, str]] = [

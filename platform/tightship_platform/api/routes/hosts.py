@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tightship_platform import ingest
-from tightship_platform.api.reply import Answer, Config, Db
+from tightship_platform.api.reply import Answer, Config, Db, Refused
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import hosts
 from tightship_platform.results.host import Host
@@ -21,12 +23,15 @@ def heartbeat(body: Heartbeat, database: Db) -> Answer:
     return Answer(HeartbeatReceived())
 
 
-@router.post("/batches", dependencies=[needs(Scope.INGEST)], response_model=BatchReceived)
-def batch(body: Batch, database: Db, settings: Config) -> Answer:
-    """A host's metrics since its last batch; the same batch again changes nothing. Rows that are older than the server
-    keeps samples (`TIGHTSHIP_KEEP_DAYS`) are not stored."""
+ROW_LISTS = tuple(field.name for field in dataclasses.fields(Batch) if field.name != "host")
+
+
+@router.post("/batches", dependencies=[needs(Scope.INGEST, row_lists=ROW_LISTS)], response_model=BatchReceived)
+def batch(body: Batch, database: Db, settings: Config, refused: Refused) -> Answer:
+    """A host's metrics since its last batch; the same batch again changes nothing. Rows with a value that cannot be,
+    and rows older than the server keeps samples (`TIGHTSHIP_KEEP_DAYS`), are counted and not stored; all others are."""
     with database.session() as session:
-        received = ingest.apply_batch(session, body, keep_days=settings.keep_days)
+        received = ingest.apply_batch(session, body, keep_days=settings.keep_days, refused=refused)
     return Answer(received)
 
 
