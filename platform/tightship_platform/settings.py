@@ -19,12 +19,18 @@ from tightship_platform.errors import Invalid
 DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
 _DAYS = (36_500, "days")
+_SECONDS = (86_400, "seconds")
 _WHOLE = {
     "upload_max_bytes": (10**15, "bytes"),
     "trace_max_bytes": (10**15, "bytes"),
     "keep_days": _DAYS,
     "keep_rollup_days": _DAYS,
     "keep_trace_days": _DAYS,
+    "database_statement_s": _SECONDS,
+    "database_lock_s": _SECONDS,
+    "database_idle_s": _SECONDS,
+    "database_silent_s": _SECONDS,
+    "database_pool_s": _SECONDS,
 }
 """Settings that are whole numbers: the largest one, and what they count."""
 
@@ -64,6 +70,16 @@ class Settings:
     """Days for which means per minute are kept (those per hour stay as long as their run); 0: for ever."""
     keep_trace_days: int = 90
     """Days for which trace files are kept (what was found in them stays); 0: for ever."""
+    database_statement_s: int = 20
+    """Seconds that PostgreSQL may take for a statement of a request; less than the 30 s that clients wait. 0: any."""
+    database_lock_s: int = 10
+    """Seconds that a request's statement may wait for a lock of another on PostgreSQL; 0: any."""
+    database_idle_s: int = 60
+    """Seconds after which PostgreSQL ends a request's transaction in which nothing happens; 0: never."""
+    database_silent_s: int = 15
+    """Seconds after which a connection to PostgreSQL whose other end is gone is given up; 0: what the system does."""
+    database_pool_s: int = 5
+    """Seconds that a request waits for a free connection to the database."""
 
     def __post_init__(self) -> None:
         if not self.server.startswith(("http://", "https://")):

@@ -21,6 +21,14 @@ def test_what_is_kept_is_a_number_of_days(tmp_path: Path) -> None:
             load_settings(home | {"TIGHTSHIP_KEEP_DAYS": text})
 
 
+def test_limits_of_the_database_are_seconds(tmp_path: Path) -> None:
+    home = {"TIGHTSHIP_HOME": str(tmp_path)}
+    assert load_settings(home | {"TIGHTSHIP_DATABASE_STATEMENT_S": "0"}).database_statement_s == 0
+    for text in ("-1", "20s", "86401"):
+        with pytest.raises(Invalid, match=r"TIGHTSHIP_DATABASE_LOCK_S is .*; expected a whole number of seconds"):
+            load_settings(home | {"TIGHTSHIP_DATABASE_LOCK_S": text})
+
+
 @pytest.mark.parametrize(("samples", "rollups"), [(30, 29), (0, 400)])
 def test_means_are_kept_at_least_as_long_as_what_they_are_made_of(samples: int, rollups: int) -> None:
     with pytest.raises(Invalid, match="TIGHTSHIP_KEEP_ROLLUP_DAYS is"):

@@ -14,6 +14,7 @@ from tightship_platform import __version__
 from tightship_platform.api.auth import Access, open_to
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.gate import Gate
+from tightship_platform.api.probes import Probes
 from tightship_platform.database.engine import open_database
 from tightship_platform.settings import Settings
 
@@ -44,12 +45,14 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     :raises Conflict: `host` is no loopback address and there is no token (see auth, [Note: Open or closed]).
     """
     database = open_database(settings)
+    probes = Probes(settings)
     access = Access(settings, database, is_open=open_to(host, settings, database))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         database.close()
+        probes.close()
 
     app = FastAPI(
         title="tightship",
@@ -64,6 +67,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.settings = settings
     app.state.database = database
     app.state.access = access
+    app.state.probes = probes
     add_error_handlers(app)
     for subject in SUBJECTS:
         app.include_router(import_module(f"tightship_platform.api.routes.{subject}").router)

@@ -29,6 +29,8 @@ from tightship_platform.vocabulary import Scope
 COOKIE = "tightship_token"
 PUBLIC = ("/login", "/logout")
 """Pages outside the API that need no scope."""
+PROBED = (f"{API}/health", f"{API}/live", f"{API}/ready")
+"""Routes for which nobody's token is looked up: they answer also when the database does not."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s]+)(:\d+)?", re.IGNORECASE | re.ASCII)
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -76,6 +78,8 @@ class Gate:
     async def _recognise(self, request: HTTPConnection) -> Caller | None:
         if self.access.is_open:
             return _loopback_caller(request)
+        if request.scope["path"] in PROBED:
+            return None
         token = _token(request.headers)
         return await run_in_threadpool(self.access.recognise, token) if token else None
 

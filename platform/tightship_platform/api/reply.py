@@ -14,21 +14,22 @@ from tightship_platform.results.codec import fields_of
 from tightship_platform.settings import Settings
 
 
-def _database(request: Request) -> Database:
+async def _database(request: Request) -> Database:
     database: Database = request.app.state.database
     return database
 
 
-def _settings(request: Request) -> Settings:
+async def _settings(request: Request) -> Settings:
     settings: Settings = request.app.state.settings
     return settings
 
 
-def _refused_rows(request: Request) -> RefusedRows:
+async def _refused_rows(request: Request) -> RefusedRows:
     refused: RefusedRows = request.state.refused_rows
     return refused
 
 
+# Not on the thread pool, which may be full: that is what `async` says here.
 Db = Annotated[Database, Depends(_database)]
 """The server's database. Routes open a session in the open, so that the commit precedes the answer."""
 Config = Annotated[Settings, Depends(_settings)]

@@ -39,7 +39,7 @@ class _Declared:
     scope: Scope | None
     row_lists: tuple[str, ...] = ()
 
-    def __call__(self) -> None:
+    async def __call__(self) -> None:
         """Nothing left to do when FastAPI gets here."""
 
 

@@ -20,11 +20,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tightship_platform.database import schema
 from tightship_platform.database.partitions import make_partitions
+from tightship_platform.database.time_limits import TimeLimits, connect, for_maintenance, for_probes, for_requests
 from tightship_platform.errors import DatabaseUnreachable, Invalid
 from tightship_platform.settings import Settings
 
 BUSY_TIMEOUT_MS = 15_000
 """How long a writer waits for another one on SQLite."""
+CONNECTIONS = 20
+"""Connections to PostgreSQL of one process at once, half of which are kept open."""
 _POSTGRES_NAMES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
@@ -84,19 +87,27 @@ class Database:
         self.close()
 
 
-def open_database(settings: Settings) -> Database:
-    """Open the database for work. A file or database of another schema is left exactly as it is.
+def open_database(settings: Settings, limits: TimeLimits | None = None) -> Database:
+    """Open the database for work, by default within the time limits of requests.
+
+    A file or database of another schema is left exactly as it is.
 
     :raises SchemaMismatch: it is empty, older, newer, or no tightship database; the line says what to do.
     :raises DatabaseUnreachable: it cannot be opened at all.
     """
     url = database_url(settings)
-    probe = _engine(url, read_only=True)
+    limits = limits or for_requests(settings)
+    probe = _engine(url, limits, read_only=True)
     try:
         schema.check(probe)
     finally:
         probe.dispose()
-    return Database(_engine(url))
+    return Database(_engine(url, limits))
+
+
+def open_probe(settings: Settings) -> Engine:
+    """One connection with short time limits, to look whether the database is there. It is opened at its first use."""
+    return _engine(database_url(settings), for_probes(settings), read_only=True, connections=1)
 
 
 def upgrade(settings: Settings, revision: str = "head") -> str | None:
@@ -117,12 +128,12 @@ def upgrade(settings: Settings, revision: str = "head") -> str | None:
                 f"Cannot make the folder of {path} ({error.strerror}); set TIGHTSHIP_HOME"
             ) from error
         if path.exists():
-            probe = _engine(url, read_only=True)
+            probe = _engine(url, for_maintenance(settings), read_only=True)
             try:
                 schema.check_upgradable(probe)
             finally:
                 probe.dispose()
-    with Database(_engine(url)) as database:
+    with Database(_engine(url, for_maintenance(settings))) as database:
         reached = schema.migrate(database.engine, revision)
         if reached == schema.head():
             with database.session() as session:
@@ -132,22 +143,16 @@ def upgrade(settings: Settings, revision: str = "head") -> str | None:
 
 def downgrade(settings: Settings, revision: str) -> str | None:
     """Take the schema back to an older revision, or to nothing with `base`; returns the revision reached."""
-    engine = _engine(database_url(settings))
+    engine = _engine(database_url(settings), for_maintenance(settings))
     try:
         return schema.migrate(engine, revision, down=True)
     finally:
         engine.dispose()
 
 
-def _engine(url: URL, *, read_only: bool = False) -> Engine:
+def _engine(url: URL, limits: TimeLimits, *, read_only: bool = False, connections: int = CONNECTIONS) -> Engine:
     if url.get_backend_name() == "postgresql":
-        return create_engine(
-            url,
-            pool_size=10,
-            max_overflow=10,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": 10, "application_name": "tightship"},
-        )
+        return _postgres_engine(url, limits, connections)
     # `mode=ro` by our own creator, so that the engine's URL stays the one that people know.
     path = Path(str(url.database)).absolute()
     mode = "ro" if read_only else "rwc"
@@ -165,5 +170,20 @@ def _engine(url: URL, *, read_only: bool = False) -> Engine:
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.close()
+
+    return engine
+
+
+def _postgres_engine(url: URL, limits: TimeLimits, connections: int) -> Engine:
+    kept = -(-connections // 2)
+    options = url.query.get("options", "")
+    engine = create_engine(
+        url, pool_size=kept, max_overflow=connections - kept, pool_timeout=limits.pool_s, pool_pre_ping=True
+    )
+    ours = limits.as_arguments(options if isinstance(options, str) else " ".join(options))
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: object, _record: object, _args: object, arguments: Any) -> Any:
+        return connect(limits, ours | arguments | {"options": ours["options"]})
 
     return engine

@@ -1,10 +1,11 @@
-"""The database of a worker process: opened at its first use, after the fork, and kept."""
+"""The database of a worker process: opened at its first use, after the fork, with the time limits of tasks."""
 
 from __future__ import annotations
 
 import os
 
 from tightship_platform.database.engine import Database, open_database
+from tightship_platform.database.time_limits import for_tasks
 from tightship_platform.settings import load_settings
 
 _opened: dict[int, Database] = {}
@@ -19,5 +20,6 @@ def process_database() -> Database:
     pid = os.getpid()
     # An entry of the process that forked this one stays: to drop it would close the connections under its feet.
     if pid not in _opened:
-        _opened[pid] = open_database(load_settings())
+        settings = load_settings()
+        _opened[pid] = open_database(settings, for_tasks(settings))
     return _opened[pid]

@@ -1,7 +1,8 @@
 """`python -m tightship_platform.processes.health PART`: exit code 0 when that part is well, else 1.
 
 For the health checks of containers. The server and the agent are asked for over HTTP; the worker and beat leave a sign
-of life in the home that they share with this command.
+of life in the home that they share with this command. A server whose database is away is well itself: to start it
+again would not help.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tightship_platform.units import NS_PER_S, now_ns
 
 def _server(settings: Settings) -> str | None:
     with ApiClient(settings, timeout_s=5) as api:
-        api.get("/health")
+        api.get("/live")
     return None
 
 

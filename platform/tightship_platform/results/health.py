@@ -22,6 +22,26 @@ class Health:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Liveness:
+    """The server's process answers."""
+
+    status: str
+    """`ok`."""
+    version: str
+    """Release of the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readiness:
+    """Whether a server can take requests now."""
+
+    status: str
+    """`ok` or `degraded`."""
+    database: str
+    """`ok`, `another schema` or `unreachable`; it counts as unreachable when it does not answer within 5 s."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoreHealth:
     """Whose the artifact store is."""
 

@@ -124,7 +124,8 @@ def test_every_answer_is_as_documented(
     assert ok(checked.get(f"/captures/{capture.key}/analysis"))["findings"][0]["rule"] == "starved-input"
     assert ok(checked.post(f"/captures/{capture.key}/analysis"))["state"] == "uploaded"
     ok(checked.get("/fleet"))
-    ok(checked.get("/health"))
+    for path in ("/health", "/live", "/ready"):
+        ok(checked.get(path))
     assert ok(checked.get("/store")) == {"fault": None}
     assert document.checked == set(document.operations), "an operation was not looked at"
 
@@ -141,7 +142,7 @@ def test_every_refusal_is_as_documented(checked: httpx.Client, document: Documen
 def test_a_server_that_cannot_work_answers_as_documented(checked: httpx.Client, served: Served) -> None:
     with served.database.session() as session:
         session.connection().exec_driver_sql("DELETE FROM tightship_schema")
-    assert checked.get("/health").status_code == 503
+    assert checked.get("/health").status_code == checked.get("/ready").status_code == 503
 
 
 def test_the_check_sees_a_key_too_many_or_too_few(document: Document) -> None:

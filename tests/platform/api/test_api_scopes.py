@@ -16,11 +16,12 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from waiting import PATIENCE_S
 
 from tightship_platform.api.auth import create_token
+from tightship_platform.api.gate import PROBED
 from tightship_platform.api.scopes import declared, needs, route_scopes, scoped_router
 from tightship_platform.client import API
 from tightship_platform.vocabulary import Scope
 
-PUBLIC = {f"{API}/health", "/login", "/logout"}
+PUBLIC = {*PROBED, "/login", "/logout"}
 NEEDED = {
     ("POST", "/hosts/heartbeat"): Scope.INGEST,
     ("POST", "/runs"): Scope.INGEST,
@@ -169,14 +170,14 @@ def test_the_openapi_document_names_every_route_and_body(closed: Served) -> None
         (method.upper(), path.removeprefix(API)) for path, item in document["paths"].items() for method in item
     }
     expected = {(m, p.replace(":path", "")) for m, p in NEEDED if p != "/openapi.json"}
-    assert documented == expected | {("GET", "/health")}
+    assert documented == expected | {("GET", path.removeprefix(API)) for path in PROBED}
     assert {"RunRecord", "Batch", "Heartbeat", "CaptureRequest", "LeaseRequest", "CaptureReport"} <= set(
         document["components"]["schemas"]
     )
     for path, item in document["paths"].items():
         for method, operation in item.items():
             assert operation["description"], f"{method} {path}"
-            if path != f"{API}/health":
+            if path not in PROBED:
                 assert "Needs the scope `" in operation["description"]
                 assert operation["security"]
 

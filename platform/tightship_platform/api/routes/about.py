@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import Request
 
 from tightship_platform import __version__
 from tightship_platform.api.openapi import document
+from tightship_platform.api.probes import Probes
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import store_owner
 from tightship_platform.captures.artifact_store import open_artifacts
-from tightship_platform.database import schema
 from tightship_platform.errors import TightshipError
-from tightship_platform.results.health import Health, StoreHealth
-from tightship_platform.tasks.app import broker_answers
+from tightship_platform.results.health import Health, Liveness, Readiness, StoreHealth
 from tightship_platform.vocabulary import Scope
 
 router = scoped_router("about")
 
 
 @router.get("/health", dependencies=[needs(None)], response_model=Health, responses={503: {"model": Health}})
-def health(database: Db, settings: Config) -> Answer:
+async def health(request: Request) -> Answer:
     """Whether the server can work; where it cannot, the status is 503.
 
     A broker that is down degrades nothing at once (work waits), so the status stays `ok`; without the database it is
     `degraded`.
     """
-    version, works = None, False
-    try:
-        version = database.schema_version()
-        works = version == schema.head()
-        state = "ok" if works else "another schema"
-    except TightshipError:
-        state = "unreachable"
+    probes: Probes = request.app.state.probes
+    database, broker = await asyncio.gather(probes.database(), probes.broker())
+    works = database.state == "ok"
     body = Health(
         status="ok" if works else "degraded",
         version=__version__,
-        database=state,
-        broker="ok" if broker_answers(settings) else "unreachable",
-        schema=version,
+        database=database.state,
+        broker="ok" if broker else "unreachable",
+        schema=database.schema,
     )
     return Answer(body, status_code=200 if works else 503)
+
+
+@router.get("/live", dependencies=[needs(None)], response_model=Liveness)
+async def live() -> Answer:
+    """The process is alive: it answers. Neither database nor broker is looked at."""
+    return Answer(Liveness(status="ok", version=__version__))
+
+
+@router.get("/ready", dependencies=[needs(None)], response_model=Readiness, responses={503: {"model": Readiness}})
+async def ready(request: Request) -> Answer:
+    """Whether the server can take requests now; where it cannot, because of the database, the status is 503."""
+    database = await request.app.state.probes.database()
+    works = database.state == "ok"
+    return Answer(
+        Readiness(status="ok" if works else "degraded", database=database.state), status_code=200 if works else 503
+    )
 
 
 @router.get("/store", dependencies=[needs(Scope.READ)], response_model=StoreHealth)

@@ -36,7 +36,7 @@ p.fault {{ color: #c0392b; }}
 
 
 @router.get("/login", include_in_schema=False)
-def show(next: str = "/") -> HTMLResponse:
+async def show(next: str = "/") -> HTMLResponse:
     """The form."""
     return _page(next, "")
 
@@ -68,7 +68,7 @@ async def log_in(request: Request) -> Response:
 
 @router.get("/logout", include_in_schema=False)
 @router.post("/logout", include_in_schema=False)
-def log_out() -> Response:
+async def log_out() -> Response:
     """Forget the cookie."""
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
