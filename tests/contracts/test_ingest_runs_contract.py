@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from records import CPU, GPU, MIN, T0, S, batch, beat, ended, live, run_samples, samples, started, steps
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Base, Device, Host, Run, RunSample, StepStat, Workflow
-from tightship_platform.errors import Invalid
+from tightship_platform.database.models import Allocation, Base, Device, Host, Run, RunSample, StepStat, Workflow
+from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.queries import hosts, runs
-from tightship_platform.wire import ERROR_MAX, DeviceRecord, SourceState
+from tightship_platform.wire import ERROR_MAX, DeviceRecord, Heartbeat, SourceState
 
 NOW = T0 + MIN
 
@@ -268,6 +268,48 @@ def test_a_device_changes_its_name_in_place(database: Database) -> None:
         ingest.apply_batch(session, batch(samples=samples([T0 + S], "GPU-1")), now=NOW)
         (device,) = hosts.list_hosts(session)[0].devices
     assert (device.name, device.memory_bytes) == ("Test accelerator", 80 << 30)
+
+
+def _statements(database: Database, beat: Heartbeat) -> int:
+    """How many it takes to apply a heartbeat."""
+    count = 0
+
+    def executed(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    event.listen(database.engine, "before_cursor_execute", executed)
+    try:
+        with database.session() as session:
+            ingest.apply_heartbeat(session, beat, now=NOW)
+    finally:
+        event.remove(database.engine, "before_cursor_execute", executed)
+    return count
+
+
+def test_a_heartbeat_of_many_runs_takes_no_more_statements_than_one_of_few(database: Database) -> None:
+    """The locks that it takes hold up other hosts for as long as it lasts."""
+    few = [live(f"few-{number}") for number in range(5)]
+    many = [live(f"many-{number}", devices=["cpu", "GPU-1"]) for number in range(500)]
+    for _again in range(2):
+        few_statements = _statements(database, beat(*few, time_ns=NOW))
+        assert _statements(database, beat(*many, time_ns=NOW, devices=[CPU, GPU])) <= few_statements + 4
+    assert len(_rows(database, Run)) == 505
+    assert len(_rows(database, Allocation)) == 1005
+
+
+def test_more_runs_than_a_host_has_are_refused(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_heartbeat(session, beat(*(live(f"r{n}") for n in range(1000)), time_ns=NOW), now=NOW)
+    with (
+        pytest.raises(Invalid, match="Live runs of one host is 1001; expected at most 1000"),
+        database.session() as session,
+    ):
+        ingest.apply_heartbeat(session, beat(*(live(f"x{n}") for n in range(1001)), time_ns=NOW), now=NOW)
+    forged = batch(run_samples=[row for n in range(2001) for row in run_samples([T0], f"x{n}")])
+    with pytest.raises(TooLarge, match="2001 runs"), database.session() as session:
+        ingest.apply_batch(session, forged, now=NOW)
+    assert len(_rows(database, Run)) == 1000
 
 
 @pytest.mark.parametrize(

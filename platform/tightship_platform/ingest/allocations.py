@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Allocation, Device, Run
@@ -33,7 +33,8 @@ def apply_allocations(
         held = rows[run.id, device_ids[record.device]]
         same = next((row for row in held if row.start_ns == record.start_ns), None)
         if same is None:
-            same = _open(session, run, device_ids[record.device], record.start_ns, held)
+            same = _open(run, device_ids[record.device], record.start_ns, held)
+            session.add(same)
         if record.end_ns is not None:
             same.end_ns = _clip(run, record.start_ns, record.end_ns)
             for row in [row for row in held if row.end_ns is None and record.start_ns < row.start_ns <= record.end_ns]:
@@ -43,22 +44,29 @@ def apply_allocations(
     session.flush()
 
 
-def hold_now(session: Session, run: Run, live: LiveRun, device_ids: Mapping[str, int], time_ns: int) -> None:
-    """Open what a heartbeat shows to be held and no row covers.
+def hold_now(
+    session: Session, alive: Sequence[tuple[Run, LiveRun]], device_ids: Mapping[str, int], time_ns: int
+) -> None:
+    """Open what a heartbeat shows to be held and no row covers; the runs are locked.
 
     The processor is held from the run's first process on. When an accelerator was taken nobody knows yet: it counts
     from the heartbeat until the agent's record tells.
     """
-    rows = _rows(session, [run.id])
-    for uuid in sorted(set(live.devices)):
-        device_id = device_ids[uuid]
-        held = rows[run.id, device_id]
-        if any(row.end_ns is None or row.end_ns > time_ns for row in held):
-            continue
-        is_cpu = session.get_one(Device, device_id).kind == DeviceKind.CPU
-        start_ns = live.since_ns if is_cpu and live.since_ns and not held else time_ns
-        _open(session, run, device_id, start_ns, held)
-    session.flush()
+    rows = _rows(session, [run.id for run, _ in alive])
+    named = {device_ids[uuid] for _, live in alive for uuid in live.devices}
+    of_processors = select(Device.id).where(Device.id.in_(named), Device.kind == DeviceKind.CPU.value)
+    processors = set(session.scalars(of_processors))
+    opened: list[Allocation] = []
+    for run, live in alive:
+        for device_id in sorted({device_ids[uuid] for uuid in live.devices}):
+            held = rows[run.id, device_id]
+            if any(row.end_ns is None or row.end_ns > time_ns for row in held):
+                continue
+            is_first = device_id in processors and live.since_ns and not held
+            opened.append(_open(run, device_id, live.since_ns if is_first else time_ns, held))
+    if opened:  # in one statement, not one for each
+        columns = ("run_id", "device_id", "start_ns", "end_ns")
+        session.execute(insert(Allocation), [{name: getattr(row, name) for name in columns} for row in opened])
 
 
 def close_allocations(session: Session, run: Run) -> None:
@@ -76,9 +84,8 @@ def _rows(session: Session, run_ids: Sequence[int]) -> Rows:
     return rows
 
 
-def _open(session: Session, run: Run, device_id: int, start_ns: int, held: list[Allocation]) -> Allocation:
+def _open(run: Run, device_id: int, start_ns: int, held: list[Allocation]) -> Allocation:
     row = Allocation(run_id=run.id, device_id=device_id, start_ns=start_ns, end_ns=_clip(run, start_ns, None))
-    session.add(row)
     held.append(row)
     held.sort(key=lambda row: row.start_ns)
     return row

@@ -15,8 +15,8 @@ from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices, put_host
 from tightship_platform.ingest.refused_rows import RefusedRows
-from tightship_platform.ingest.runs import revive, runs_by_key, seen
-from tightship_platform.ingest.steps import counted_steps, put_steps
+from tightship_platform.ingest.runs import MAX_RUNS, revive, runs_by_key, seen
+from tightship_platform.ingest.steps import count_steps, put_steps
 from tightship_platform.samples import rollups
 from tightship_platform.samples.retention import DAY_NS, day_of, is_removed, is_too_old, removed_days
 from tightship_platform.units import now_ns
@@ -24,6 +24,8 @@ from tightship_platform.wire import AllocationRecord, Batch, BatchReceived, Step
 
 MAX_ROWS = 200_000
 """Rows of one batch; an agent that has more to tell sends several."""
+MAX_BATCH_RUNS = 2 * MAX_RUNS
+"""Runs of one batch: those that live, and those that ended since the last one."""
 MAX_BUCKET_NS = 86_400_000_000_000
 
 
@@ -43,7 +45,7 @@ def apply_batch(
 
     :param refused: rows that were left out of the batch before it came here.
     :raises Invalid: its host, or the number of its devices, is not acceptable; nothing was changed.
-    :raises TooLarge: more than MAX_ROWS rows.
+    :raises TooLarge: more than MAX_ROWS rows, or than MAX_BATCH_RUNS runs; nothing was changed.
     """
     now = now_ns() if now is None else now
     refused = RefusedRows() if refused is None else refused
@@ -68,6 +70,8 @@ def apply_batch(
     mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in allocations}
     device_ids = put_devices(session, host_id, devices, mentioned)
     first, last = _span_of_runs(run_samples, steps, allocations)
+    if len(first) > MAX_BATCH_RUNS:
+        raise TooLarge(f"A batch of {len(first)} runs is larger than {MAX_BATCH_RUNS}; send it in parts")
     runs, unknown = runs_by_key(session, first, batch.host)
     apply_allocations(session, runs, device_ids, allocations)
 
@@ -92,8 +96,7 @@ def apply_batch(
         elif not is_removed(session, run):
             # The account of a run that has ended is made once; what comes late makes it out of date.
             run.accounted_ns = None
-        if key in stepped and (run.end_ns is not None or run.steps is None):
-            run.steps = counted_steps(session, run)
+    count_steps(session, [runs[key] for key in stepped if runs[key].end_ns is not None or runs[key].steps is None])
     session.flush()
     _roll_up_late(session, samples, now)
     return BatchReceived(

@@ -9,11 +9,10 @@ from tightship_platform.database.models import Host, Run
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import hold_now
 from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
-from tightship_platform.ingest.runs import revive, runs_by_key, seen
+from tightship_platform.ingest.runs import MAX_RUNS, revive, runs_by_key, seen
 from tightship_platform.units import now_ns
 from tightship_platform.wire import Heartbeat, LiveRun, RankRecord, SourceState
 
-MAX_RUNS = 10_000
 MAX_RANKS = 10_000
 MAX_ENTRIES = 64
 TEXT_MAX = 500
@@ -39,14 +38,13 @@ def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None
     device_ids = put_devices(session, host_id, devices, {uuid for live in beat.runs for uuid in live.devices})
     first_seen = {live.run: live.since_ns or beat.time_ns for live in beat.runs}
     runs, unknown = runs_by_key(session, first_seen, beat.host)
-    for live in beat.runs:
-        run = runs[live.run]
-        if run.end_ns is not None:
-            continue  # the agent has not noticed the end yet
+    # The agent has not noticed the end of the others yet.
+    alive = [(runs[live.run], live) for live in beat.runs if runs[live.run].end_ns is None]
+    for run, live in alive:
         seen(run, now)
         revive(run, now)
         _note_ranks(run, live, beat.host)
-        hold_now(session, run, live, device_ids, beat.time_ns)
+    hold_now(session, alive, device_ids, beat.time_ns)
     session.flush()
     return unknown
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from sqlalchemy import select, update
+from sqlalchemy import false, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import captures, validation
@@ -14,7 +14,7 @@ from tightship_platform.database.upsert import add_missing
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import close_allocations
 from tightship_platform.ingest.offload import check_offload, put_offload
-from tightship_platform.ingest.steps import counted_steps
+from tightship_platform.ingest.steps import count_steps
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import RunState
@@ -26,6 +26,8 @@ UNKNOWN_WORKFLOW = "unknown"
 """Holds runs that an agent saw and no launcher announced yet."""
 SOURCE_LAUNCH = "launch"
 SOURCE_AGENT = "agent"
+MAX_RUNS = 1000
+"""Live runs of one host: more than its agent looks after."""
 MAX_LABELS = 64
 MAX_ARGUMENTS = 256
 ARGUMENT_MAX = 4096
@@ -114,11 +116,20 @@ def runs_by_key(session: Session, first_seen: Mapping[str, int], host: str) -> t
             for key in missing
         ]
         add_missing(session, Run, rows)
-    runs = {key: lock_run(session, key) for key in sorted(first_seen)}
+    runs = _lock_runs(session, first_seen)
     for key, run in runs.items():
         if run.source == SOURCE_AGENT:
             run.start_ns = min(run.start_ns, first_seen[key])
     return runs, [key for key, run in runs.items() if run.source == SOURCE_AGENT]
+
+
+def _lock_runs(session: Session, keys: Collection[str]) -> dict[str, Run]:
+    """These runs, which exist, with their rows locked until the transaction ends: in order of key, so that nobody
+    deadlocks, and in one statement, so that a host with many runs does not hold up the others."""
+    # On SQLite, where rows have no locks, a write that changes nothing takes the database's.
+    session.execute(update(Run).where(false()).values(key=Run.key).execution_options(synchronize_session=False))
+    locked = select(Run).where(Run.key.in_(keys)).order_by(Run.key).with_for_update(key_share=True)
+    return {run.key: run for run in session.scalars(locked.execution_options(populate_existing=True))}
 
 
 def seen(run: Run, at_ns: int) -> None:
@@ -156,7 +167,8 @@ def _end(session: Session, run: Run, end_ns: int, record: RunRecord, now: int) -
         run.oom_kills = record.oom_kills
     run.reason = _why_failed(run)
     close_allocations(session, run)
-    run.steps = counted_steps(session, run)
+    session.flush()
+    count_steps(session, [run])
     session.flush()
     captures.run_ended(session, run, now=now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Column, Float, case, cast, func, select
@@ -30,14 +30,17 @@ def put_steps(session: Session, rows: Sequence[Row]) -> None:
     session.execute(statement.on_conflict_do_update(index_elements=keys, set_=merged), list(rows))
 
 
-def counted_steps(session: Session, run: Run) -> int | None:
-    """Steps of the furthest rank: what heartbeats reported or what the buckets sum to, whichever is more."""
+def count_steps(session: Session, runs: Collection[Run]) -> None:
+    """Set the steps of each run to those of its furthest rank: what heartbeats reported or what its buckets sum to,
+    whichever is more; None when neither is known."""
     # In floating point, which is exact up to COUNT_MAX: whatever buckets claim, their sum does not overflow.
-    of_rank = func.sum(cast(StepStat.steps, Float)).label("steps")
-    per_rank = select(of_rank).where(StepStat.run_id == run.id).group_by(StepStat.rank)
-    summed = session.scalar(select(func.max(per_rank.subquery().c.steps)))
-    known = [min(int(count), validation.COUNT_MAX) for count in (run.steps, summed) if count is not None]
-    return max(known, default=None)
+    summed = func.sum(cast(StepStat.steps, Float)).label("steps")
+    of_ranks = select(StepStat.run_id, summed).where(StepStat.run_id.in_([run.id for run in runs]))
+    per_rank = of_ranks.group_by(StepStat.run_id, StepStat.rank).subquery()
+    furthest = select(per_rank.c.run_id, func.max(per_rank.c.steps)).group_by(per_rank.c.run_id)
+    found = {run_id: min(int(steps), validation.COUNT_MAX) for run_id, steps in session.execute(furthest)}
+    for run in runs:
+        run.steps = max((count for count in (run.steps, found.get(run.id)) if count is not None), default=None)
 
 
 def _greater(old: Column[Any], new: Any) -> Any:
