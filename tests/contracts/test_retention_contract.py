@@ -67,6 +67,12 @@ def _a_day(session: Session, run: str, day_ns: int, *, host: str = "h1", last: b
         ingest.apply_run(session, ended(run, start_ns=begin, end_ns=end, host=host), now=end)
 
 
+def _report(database: Database, now: int) -> None:
+    """A host is there: its newest sample is what the age of all others counts from."""
+    with database.session() as session:
+        ingest.apply_batch(session, batch("alive", host_samples=host_samples([now])), now=now)
+
+
 def _account(session: Session, *runs: str) -> None:
     """What the analyzers' task does, as far as retention looks at it."""
     changed = update(Run).where(Run.key.in_(runs)).values(accounted_ns=func.coalesce(Run.end_ns, Run.last_seen_ns) + 1)
@@ -101,7 +107,10 @@ def test_old_days_go_and_leave_their_rollups(database: Database) -> None:
         _account(session, "r0", "r1", "r2")
         session.execute(delete(Rollup))
     just_before, then = FIRST + (KEEP + 2) * DAY_NS - 1, FIRST + (KEEP + 2) * DAY_NS
+    _report(database, just_before)
     assert remove_samples(database, keep_days=KEEP, now=just_before).days == 1
+    assert remove_samples(database, keep_days=KEEP, now=then).days == 0, "the newest sample does not show it"
+    _report(database, then)
     assert remove_samples(database, keep_days=KEEP, now=then).days == 1
     assert remove_samples(database, keep_days=KEEP, now=then).days == 0
     with database.session() as session:
@@ -116,6 +125,26 @@ def test_old_days_go_and_leave_their_rollups(database: Database) -> None:
             just_before,
             then,
         ]
+
+
+def test_a_clock_that_is_years_ahead_removes_nothing_and_refuses_nothing(database: Database) -> None:
+    """Samples and means stay, and traces; what hosts with right clocks deliver is taken."""
+    wrong = FIRST + 4000 * DAY_NS
+    with database.session() as session:
+        assert retention.days_that_data_show(session, 90, now=wrong) == 0
+        _a_day(session, "r0", FIRST)
+        _account(session, "r0")
+        minutes = _minutes(session, "r0")
+        assert minutes
+    assert remove_samples(database, keep_days=KEEP, now=wrong).days == 0
+    assert remove_minutes(database, keep_days=400, now=wrong) == 0
+    with database.session() as session:
+        assert (_counts(session, FIRST), _minutes(session, "r0")) == (ALL, minutes)
+        assert wrong - retention.days_that_data_show(session, 90, now=wrong) * DAY_NS <= FIRST - 89 * DAY_NS
+        assert retention.days_that_data_show(session, 0, now=wrong) == 0
+        fresh = batch(samples=samples([FIRST + DAY_NS]), steps=steps([FIRST + DAY_NS], "r0"))
+        assert ingest.apply_batch(session, fresh, keep_days=KEEP, now=wrong).too_old == 0
+        assert _counts(session, FIRST + DAY_NS) == [1, 0, 0, 1]
 
 
 def test_nothing_goes_that_is_kept_for_ever(database: Database) -> None:
@@ -142,6 +171,7 @@ def test_a_day_stays_while_a_run_needs_it(database: Database, why: str) -> None:
             changed = {"accounted_ns": FIRST + 2 * HOUR}
         if changed:
             session.execute(update(Run).where(Run.key == "r0").values(**changed))
+    _report(database, much_later)
     removed = remove_samples(database, keep_days=KEEP, now=much_later)
     kept = 2 if why == "running" else 1  # who still runs lives on all days since
     assert (removed.days, removed.kept) == (2 - kept, {"r0": kept})
@@ -161,6 +191,7 @@ def test_what_comes_too_late_spoils_neither_rollup_nor_account(database: Databas
         _a_day(session, "r2", FIRST + 2 * DAY_NS)
         _account(session, "r0", "r2")
         session.execute(update(Run).where(Run.key == "r2").values(source="import:csv"))
+    _report(database, later)
     assert remove_samples(database, keep_days=KEEP, now=later).days == 1
     with database.session() as session:
         accounted = session.scalar(select(Run.accounted_ns).where(Run.key == "r0"))
@@ -193,6 +224,7 @@ def test_what_is_older_than_samples_are_kept_is_not_stored(database: Database) -
         steps=[*steps([old], "r0"), *steps([kept], "r1")],
         allocations=[held("r1", old)],
     )
+    _report(database, later)
     with database.session() as session:
         answer = ingest.apply_batch(session, parts, keep_days=KEEP, now=later)
         assert (answer.rows, answer.too_old, answer.refused, answer.unknown_runs) == (10, 5, 0, ["r1"])
@@ -211,6 +243,7 @@ def test_the_timeline_of_an_old_run_is_made_of_its_rollups(database: Database) -
         _account(session, "r0")
         before = run_timeline(session, "r0")
     assert before.width_ns < MIN
+    _report(database, FIRST + 400 * DAY_NS + 4 * HOUR + 1)
     remove_samples(database, keep_days=KEEP, now=FIRST + 40 * DAY_NS)
     with database.session() as session:
         after = run_timeline(session, "r0")
@@ -244,6 +277,7 @@ def test_days_go_while_others_write_and_read(database: Database) -> None:
             _a_day(session, f"r{number}", FIRST + number * DAY_NS)
         partitions.make_partitions(session, days_ahead=1, now=later)
         _account(session, *(f"r{number}" for number in range(4)))
+    _report(database, later - 1)
     errors: list[BaseException] = []
     done = threading.Event()
 

@@ -18,7 +18,14 @@ from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.runs import MAX_RUNS, revive, runs_by_key, seen
 from tightship_platform.ingest.steps import count_steps, put_steps
 from tightship_platform.samples import rollups
-from tightship_platform.samples.retention import DAY_NS, day_of, is_removed, is_too_old, removed_days
+from tightship_platform.samples.retention import (
+    DAY_NS,
+    day_of,
+    is_removed,
+    is_too_old,
+    newest_sample_ns,
+    removed_days,
+)
 from tightship_platform.units import now_ns
 from tightship_platform.wire import AllocationRecord, Batch, BatchReceived, StepRecord
 
@@ -40,8 +47,8 @@ def apply_batch(
     """Store a batch. Sent again, it changes nothing.
 
     Rows with a value that cannot be are left out and counted as `refused`. So are, as `too_old`, samples and steps of
-    days whose records were removed, or that ended more than `keep_days` ago (0: none); see [Note: what may go] in
-    `retention`. All other rows are stored.
+    days whose records were removed, or that ended more than `keep_days` before the newest sample (0: none); see
+    [Note: what may go] in `retention`. All other rows are stored.
 
     :param refused: rows that were left out of the batch before it came here.
     :raises Invalid: its host, or the number of its devices, is not acceptable; nothing was changed.
@@ -110,7 +117,8 @@ def _kept(session: Session, times: Sequence[int], keep_days: int, now: int) -> C
     if oldest >= now - DAY_NS:  # nothing younger is ever removed
         return lambda _: True
     removed = removed_days(session, oldest, now)
-    return lambda time_ns: day_of(time_ns) not in removed and not is_too_old(day_of(time_ns), keep_days, now)
+    newest_ns = min(now, max([newest_sample_ns(session) or 0, *times]))
+    return lambda time_ns: day_of(time_ns) not in removed and not is_too_old(day_of(time_ns), keep_days, newest_ns)
 
 
 def _row(record: Any, now: int) -> Row:

@@ -6,6 +6,8 @@ over and has its account, and the day's rollups have just been made of them. Imp
 wanted here: their days stay. A day that is gone stays gone: ingest takes nothing more of it, because a rollup made of
 what trickles in late would replace the one that was made of everything, and the accounts of its runs stay as they are.
 Nor does ingest take anything of a day that would be removed at once, whether that was ever here or not.
+A clock is no proof of age: nothing is older than the newest sample shows it to be. So a worker whose clock is years
+ahead removes nothing, and ingest on such a server takes what it is sent.
 Samples of devices that no run held, and samples of hosts, have no rollups: of them nothing stays.
 """
 
@@ -55,9 +57,30 @@ def day_of(time_ns: int) -> int:
     return time_ns - time_ns % DAY_NS
 
 
-def is_too_old(day_ns: int, keep_days: int, now: int) -> bool:
-    """Whether samples and step counts of the day that starts at `day_ns` may go; with 0 days to keep they never do."""
-    return keep_days > 0 and day_ns + DAY_NS <= now - keep_days * DAY_NS
+def is_too_old(day_ns: int, keep_days: int, newest_ns: int) -> bool:
+    """Whether samples and step counts of the day that starts at `day_ns` may go; with 0 days to keep they never do.
+
+    :param newest_ns: time of the newest sample, or now where that is earlier.
+    """
+    return keep_days > 0 and day_ns + DAY_NS <= newest_ns - keep_days * DAY_NS
+
+
+def newest_sample_ns(session: Session) -> int | None:
+    """Time of the newest sample of all; None: there is none."""
+    times = [session.scalar(select(func.max(table.time_ns))) for table in _TABLES]
+    return max((time_ns for time_ns in times if time_ns is not None), default=None)
+
+
+def days_that_data_show(session: Session, keep_days: int, *, now: int | None = None) -> int:
+    """Days to keep by this clock, so that nothing goes that is not `keep_days` older than the newest sample.
+
+    :returns: 0, for ever, where there is no sample.
+    """
+    newest_ns = newest_sample_ns(session)
+    if keep_days == 0 or newest_ns is None:
+        return 0
+    ahead_ns = max(0, (now_ns() if now is None else now) - newest_ns)
+    return keep_days + -(-ahead_ns // DAY_NS)
 
 
 def removed_days(session: Session, first_ns: int, last_ns: int) -> set[int]:
@@ -72,7 +95,8 @@ def is_removed(session: Session, run: Run) -> bool:
 
 
 def remove_samples(database: Database, *, keep_days: int, now: int | None = None) -> Removed:
-    """Remove samples and step counts of days that ended more than `keep_days` ago; 0: none. See [Note: what may go].
+    """Remove samples and step counts of days that ended more than `keep_days` before the newest sample; 0: none.
+    See [Note: what may go].
 
     Safe to repeat, and to be killed at any point: what was begun is finished the next time.
     """
@@ -83,13 +107,14 @@ def remove_samples(database: Database, *, keep_days: int, now: int | None = None
     deadline_s = time.monotonic() + BUDGET_S
     with database.session() as session:
         begun = session.scalars(select(RemovedDay.day_ns).where(RemovedDay.removed_ns.is_(None))).all()
+        newest_ns = min(now, newest_sample_ns(session) or 0)
     for day_ns in begun:
         _clear(database, day_ns, now)
     day_ns = -DAY_NS
     while time.monotonic() < deadline_s:
         with database.session() as session:
             next_ns = _next_day(session, day_ns + DAY_NS)
-            if next_ns is None or not is_too_old(next_ns, keep_days, now):
+            if next_ns is None or not is_too_old(next_ns, keep_days, newest_ns):
                 break
             day_ns = next_ns
             run = session.scalar(_needed_by(day_ns))
@@ -106,13 +131,16 @@ def remove_samples(database: Database, *, keep_days: int, now: int | None = None
 
 
 def remove_minutes(database: Database, *, keep_days: int, now: int | None = None) -> int:
-    """Remove the means per minute of runs that were over `keep_days` ago; 0: none. Returns how many runs.
+    """Remove the means per minute of runs that were over `keep_days` before the newest sample; 0: none. Returns how
+    many runs.
 
     Means per hour stay as long as the run does.
     """
     if keep_days == 0:
         return 0
     now = now_ns() if now is None else now
+    with database.session() as session:
+        now = min(now, newest_sample_ns(session) or 0)
     minutes = and_(Rollup.run_id == Run.id, Rollup.width_ns == rollups.MINUTE_NS)
     found = select(Run.id).where(
         Run.state != RunState.RUNNING.value,

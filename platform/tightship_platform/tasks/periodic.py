@@ -12,6 +12,7 @@ from tightship_platform.captures import files
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database import partitions
 from tightship_platform.database.per_process import process_database
+from tightship_platform.processes.steady_clock import SteadyClock
 from tightship_platform.samples import retention, rollups
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
@@ -19,6 +20,9 @@ from tightship_platform.tasks.quietly import quietly
 from tightship_platform.units import format_bytes, plural
 
 log = logging.getLogger(__name__)
+
+clock = SteadyClock()
+"""Of this process."""
 
 
 def _periodic(work: Callable[[], None]) -> Callable[[], None]:
@@ -51,7 +55,13 @@ def request_scheduled_captures() -> None:
 
 @_periodic
 def close_lost_runs() -> None:
-    """Mark runs that fell silent as lost."""
+    """Mark runs that fell silent as lost.
+
+    Not while the clock was set a moment ago, or this process has only begun: after a step forward every run looks as if
+    nothing had been heard of it, until its host reports again.
+    """
+    if clock.steady_ns() < ingest.LOST_AFTER_NS:
+        return
     with process_database().session() as session:
         for key in ingest.close_lost_runs(session):
             log.info("Run %s is lost: nothing was heard of it", key)
@@ -93,9 +103,10 @@ def remove_old_records() -> None:
 @_periodic
 def remove_old_files() -> None:
     """Remove trace files that are older than the settings keep them, and files that no trace names."""
-    settings = load_settings()
-    store = open_artifacts(settings)
-    removed = files.sweep(process_database(), store, keep_days=settings.keep_trace_days)
+    settings, database = load_settings(), process_database()
+    with database.session() as session:
+        keep_days = retention.days_that_data_show(session, settings.keep_trace_days)
+    removed = files.sweep(database, open_artifacts(settings), keep_days=keep_days)
     if removed.traces:
         traces = plural(removed.traces, "trace")
         log.info("The files of %s go (TIGHTSHIP_KEEP_TRACE_DAYS=%d)", traces, settings.keep_trace_days)

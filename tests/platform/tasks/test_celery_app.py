@@ -22,6 +22,7 @@ from tightship_platform.database.models import Capture as CaptureRow
 from tightship_platform.database.models import Run
 from tightship_platform.database.per_process import process_database
 from tightship_platform.errors import Invalid
+from tightship_platform.processes.steady_clock import SteadyClock
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks import periodic
 from tightship_platform.tasks.app import (
@@ -34,7 +35,7 @@ from tightship_platform.tasks.app import (
     shown_url,
 )
 from tightship_platform.tasks.registry import periods_s
-from tightship_platform.units import now_ns
+from tightship_platform.units import NS_PER_S, now_ns
 
 
 @pytest.fixture
@@ -164,15 +165,32 @@ def test_a_request_that_no_agent_takes_expires(folder_env: Any, serve: Callable[
         assert "agent" in capture.now()["reason"]
 
 
-def test_a_run_that_fell_silent_is_lost(folder_env: Any, serve: Callable[..., Served]) -> None:
+def test_a_run_that_fell_silent_is_lost_but_not_when_the_clock_was_set(
+    folder_env: Any, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of the clock makes every run look silent. So does the start of a worker that was away."""
+    mono, ahead = [0], [0]
+    clock = SteadyClock(wall=lambda: mono[0] + ahead[0], monotonic=lambda: mono[0])
+    monkeypatch.setattr(periodic, "clock", clock)
+
+    def state() -> str:
+        periodic.close_lost_runs()
+        found: str = ok(http.get(f"/runs/{RUN}"))["state"]
+        return found
+
     with serve(folder_env.settings).http() as http:
         ok(http.post("/runs", json=run_record()))
-        periodic.close_lost_runs()
-        assert ok(http.get(f"/runs/{RUN}"))["state"] == "running"
+        mono[0] += ingest.LOST_AFTER_NS
+        assert state() == "running"
         with process_database().session() as session:
             session.execute(update(Run).values(last_seen_ns=now_ns() - ingest.LOST_AFTER_NS - 1))
-        periodic.close_lost_runs()
-        assert ok(http.get(f"/runs/{RUN}"))["state"] == "lost"
+        for _ in range(3):
+            ahead[0] += 3600 * NS_PER_S
+            assert state() == "running"
+            mono[0] += ingest.LOST_AFTER_NS - 1
+            assert state() == "running"
+        mono[0] += 1
+        assert state() == "lost"
 
 
 def test_what_a_schedule_is_due_is_asked_for(folder_env: Any, serve: Callable[..., Served]) -> None:
