@@ -25,11 +25,12 @@ from tightship_platform.cli import root
 from tightship_platform.database.engine import Database, open_database, upgrade
 from tightship_platform.database.models import Installation
 from tightship_platform.errors import Conflict
+from tightship_platform.samples.retention import DAY_NS
 from tightship_platform.settings import Settings
 from tightship_platform.tasks import periodic
 from tightship_platform.units import now_ns
 
-LATER = now_ns() + 2 * trace_files.SETTLED_NS
+LATER = now_ns() + 2 * DAY_NS
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -188,7 +189,7 @@ def test_another_installation_removes_nothing_until_a_person_says_so(
     hashes = [f"{number:064x}" for number in range(20)]
     theirs = [store.write(trace_key("b1", "c1", 0, hashed), [b"x"], max_bytes=9).key for hashed in hashes]
     ours += [store.write(trace_key("a1", capture, 0, hashed), [b"x"], max_bytes=9).key for hashed in hashes]
-    long_ago = (now_ns() - 2 * trace_files.SETTLED_NS) / 1e9
+    long_ago = (now_ns() - 2 * platform_env.settings.keep_trace_days * DAY_NS) / 1e9
     for file in (*ours, *theirs):
         os.utime(folder / file, (long_ago, long_ago))
     everything = sorted(ours + theirs)

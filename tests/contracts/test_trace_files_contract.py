@@ -13,7 +13,7 @@ from api_calls import HOST, RUN, Capture, Served, ok, serving, sha256, trace_fil
 from capture_steps import NOW, armed
 from conftest import POSTGRES, PlatformEnv
 from records import S, reported, started
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from waiting import wait_for
 
 from tightship_platform import captures, ingest
@@ -57,6 +57,12 @@ def _put(store: ArtifactStore, key: str, content: bytes, rank: int = 0, run: str
 
 def _sweep(database: Database, store: ArtifactStore, now: int | None = LATER, days: int = FOREVER) -> Removed:
     return trace_files.sweep(database, store, keep_days=days, now=now)
+
+
+def _order(database: Database, store: ArtifactStore, now: int | None = LATER) -> Removed:
+    """What a person removes by `tightship db sweep-traces`."""
+    found = trace_files.find_removable(database, store, keep_days=FOREVER, now=now)
+    return trace_files.remove(database, store, found, keep_days=FOREVER, now=now)
 
 
 def _traces(store: ArtifactStore) -> list[str]:
@@ -109,7 +115,7 @@ def test_a_late_upload_of_an_earlier_attempt_replaces_nothing(served: Served, wi
         assert http.get(f"/traces/{trace}/file").content == new
         assert [(row["sha256"], row["bytes"]) for row in capture.now()["ranks"]] == [(sha256(new), len(new))]
         store = ArtifactStore(served.settings.artifacts_url)
-        removed = _sweep(served.database, store)
+        removed = _order(served.database, store)
         assert (removed.files, removed.size_bytes) == (1, len(old))
         assert http.get(f"/traces/{trace}/file").content == new
 
@@ -146,14 +152,14 @@ def test_only_old_files_of_our_captures_that_no_row_names_are_removed(database: 
     dead = tmp_path / "store" / f"{unknown[0].key}.partial-{'0' * 32}"
     dead.write_bytes(b"half")
     everything = store.files("traces")
-    assert _sweep(database, store, now=None).files == 0
+    assert _order(database, store, now=None).files == 0
     assert store.files("traces") == everything
     an_hour_ago = now_ns() / S - trace_files.SETTLED_NS / S - 1
     for file in (*(tmp_path / "store" / file for file in everything), dead):
         os.utime(file, (an_hour_ago, an_hour_ago))
     young = _put(store, key, b"on its way")
-    removed = _sweep(database, store, now=None)
-    assert (removed.files, removed.size_bytes) == (2, len("refused") + len("half"))
+    assert _sweep(database, store, now=None) == Removed(files=1, size_bytes=len("half"))
+    assert _order(database, store, now=None) == Removed(files=1, size_bytes=len("refused"))
     left = {file.key for file in (kept, young, foreign[0], named_alike, *unknown)}
     assert set(store.files("traces")) == left | {store_owner.MARKER}
     assert store.size(foreign[1].key) == 1
@@ -165,10 +171,22 @@ def test_other_stores_are_tidied_alike(database: Database, store: ArtifactStore)
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session)
     stored = _put(store, key, b"x")
-    assert _sweep(database, store, now=None).files == 0
+    assert _order(database, store, now=None).files == 0
     assert _traces(store) == [stored.key]
-    assert _sweep(database, store).files == 1
+    assert _order(database, store).files == 1
     assert _traces(store) == []
+
+
+def test_a_file_that_a_restored_database_does_not_know_any_more_stays(database: Database, store: ArtifactStore) -> None:
+    """It was recorded after the backup, and its capture was under way then."""
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        key = armed(session)
+    lost = _put(store, key, b"lost")
+    for later, days in ((LATER, 90), (LATER, FOREVER), (now_ns() + 1000 * DAY_NS, FOREVER)):
+        assert _sweep(database, store, now=later, days=days) == Removed()
+        assert _traces(store) == [lost.key]
+    assert _sweep(database, store, now=now_ns() + 91 * DAY_NS, days=90).files == 1
 
 
 def test_a_file_that_was_removed_before_its_row_was_written_is_asked_for_again(
@@ -178,7 +196,7 @@ def test_a_file_that_was_removed_before_its_row_was_written_is_asked_for_again(
         ingest.apply_run(session, started(), now=NOW)
         key = armed(session)
     stored = _put(store, key, b"slow")
-    assert _sweep(database, store).files == 1
+    assert _order(database, store).files == 1
     recorded: dict[str, Any] = {"rank": 0, "pid": 100, "host": "h1", "now": NOW}
     with database.session() as session, pytest.raises(Conflict, match="removed before it was recorded; send it again"):
         trace_files.record(session, store, key, stored, **recorded)
@@ -273,17 +291,19 @@ def test_no_sweep_takes_most_of_the_store_by_itself(
 ) -> None:
     """Eleven files are named; up to ten may always go."""
     key = _captured(database, store, 11)
+    later = now_ns() + 2 * DAY_NS
+    with database.session() as session:
+        session.execute(update(Trace).values(created_ns=later))
     files = [_put(store, key, b"unnamed %d" % number).key for number in range(unnamed)]
     before = _traces(store)
     if not refused:
-        assert _sweep(database, store).files == unnamed
+        assert _sweep(database, store, now=later, days=1).files == unnamed
         assert set(_traces(store)) == set(before) - set(files)
         return
     with pytest.raises(Conflict, match=r"^12 of the 23 trace files in .* run `tightship db sweep-traces`$"):
-        _sweep(database, store)
+        _sweep(database, store, now=later, days=1)
     assert _traces(store) == before
-    found = trace_files.find_removable(database, store, keep_days=FOREVER, now=LATER)
-    assert trace_files.remove(database, store, found, keep_days=FOREVER, now=LATER).files == 12
+    assert _order(database, store).files == 12
 
 
 def test_a_clock_that_jumps_gives_up_nothing(database: Database, store: ArtifactStore) -> None:

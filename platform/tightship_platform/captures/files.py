@@ -2,16 +2,18 @@
 
 [Note: files that no row names]
 The row is the truth. A file reaches the store before its row is written, so an upload that is refused at its end, an
-attempt that was taken back and a server that was killed leave files that no row names; they are removed when they are
-old enough. Both sides hold the capture's lock: who records a file looks whether it still lies there, and who removes
-one looks whether a row names it by now. So no row ever names a file that this module removed.
+attempt that was taken back and a server that was killed leave files that no row names; they go when they are as old as
+traces are kept, or at a person's word. Both sides hold the capture's lock: who records a file looks whether it still
+lies there, and who removes one looks whether a row names it by now. So no row ever names a file that this module
+removed.
 
 [Note: what a sweep may remove]
 Only what is provably ours: the store carries this installation's id (see `store_owner`), and the file is a half-written
 upload, or of a capture that this database has. Files of captures that it does not have stay: they may be all that is
-left of what a restored database has lost. A sweep that would take more than half of the complete files is a mistake
-more often than not (a clock that jumped, a mistyped TIGHTSHIP_KEEP_TRACE_DAYS): it does nothing until a person orders
-it (`tightship db sweep-traces`).
+left of what a restored database has lost. So may a complete file that no row names, of a capture that was under way at
+the time of the backup; that is why an hour is not enough for it. A sweep that would take more than half of the complete
+files is a mistake more often than not (a clock that jumped, a mistyped TIGHTSHIP_KEEP_TRACE_DAYS): it does nothing
+until a person orders it (`tightship db sweep-traces`).
 """
 
 from __future__ import annotations
@@ -106,10 +108,18 @@ def record(
     )
 
 
-def find_removable(database: Database, store: ArtifactStore, *, keep_days: int, now: int | None = None) -> Removable:
+def find_removable(
+    database: Database,
+    store: ArtifactStore,
+    *,
+    keep_days: int,
+    unnamed_ns: int | None = SETTLED_NS,
+    now: int | None = None,
+) -> Removable:
     """Look for what a sweep may remove, older than SETTLED_NS. Removes nothing.
 
     :param keep_days: days for which the files of traces are kept; 0: for ever.
+    :param unnamed_ns: age from which complete files that no row names may go; None: they stay.
     :raises Conflict: the store is not this installation's.
     """
     now = now_ns() if now is None else now
@@ -119,13 +129,17 @@ def find_removable(database: Database, store: ArtifactStore, *, keep_days: int, 
     for run in store.folders(TRACES):
         files = [file for file in store.files(run) if _is_trace(file)]
         with database.session() as session:
-            named = _named(session, files, keep_days, now)
+            kept, named = _named(session, files, keep_days, now), _named(session, files, 0, now)
             captures = _captures(session, run.split("/")[1])
         for file in files:
             if not file.endswith(_COMPLETE):
                 if _is_settled(store, file, now):
                     found.partials.append(file)
-            elif file not in named and file.split("/")[2] in captures and _is_settled(store, file, now):
+            elif (
+                file not in kept
+                and file.split("/")[2] in captures
+                and _is_settled(store, file, now, SETTLED_NS if file in named else unnamed_ns)
+            ):
                 found.files.append(file)
             else:
                 found.kept += 1
@@ -154,11 +168,12 @@ def remove(
 
 
 def sweep(database: Database, store: ArtifactStore, *, keep_days: int, now: int | None = None) -> Removed:
-    """Remove what is older than it is kept and what nobody names. See [Note: what a sweep may remove].
+    """Remove what is older than traces are kept, and half-written files. See [Note: what a sweep may remove].
 
     :raises Conflict: the store is not this installation's, or more than half of it would go; nothing was removed.
     """
-    removable = find_removable(database, store, keep_days=keep_days, now=now)
+    unnamed_ns = max(SETTLED_NS, keep_days * 86_400 * NS_PER_S) if keep_days else None
+    removable = find_removable(database, store, keep_days=keep_days, unnamed_ns=unnamed_ns, now=now)
     if removable.is_most:
         count, total = len(removable.files), plural(len(removable.files) + removable.kept, "trace file")
         raise Conflict(
@@ -213,9 +228,9 @@ def _is_trace(file: str) -> bool:
     return len(segments) == 4 and _NAME.fullmatch(segments[3]) is not None
 
 
-def _is_settled(store: ArtifactStore, file: str, now: int) -> bool:
-    modified_ns = store.modified_ns(file)
-    return modified_ns is not None and modified_ns < now - SETTLED_NS
+def _is_settled(store: ArtifactStore, file: str, now: int, age_ns: int | None = SETTLED_NS) -> bool:
+    modified_ns = None if age_ns is None else store.modified_ns(file)
+    return age_ns is not None and modified_ns is not None and modified_ns < now - age_ns
 
 
 def _remove_unnamed(database: Database, store: ArtifactStore, file: str, removed: Removed) -> None:

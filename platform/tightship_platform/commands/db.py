@@ -83,8 +83,8 @@ def sweep_traces(yes: bool) -> None:
     """Remove old and orphaned trace files, without a limit.
 
     Those older than TIGHTSHIP_KEEP_TRACE_DAYS, and those of interrupted or refused uploads, which no trace names.
-    The worker does so every hour, unless more than half of the files would go. Files younger than an hour, and those of
-    captures that the database does not know, stay.
+    The worker removes old ones every hour, unless more than half of the files would go; orphaned ones only when they
+    are as old. Files younger than an hour, and those of captures that the database does not know, stay.
     """
     settings = load_settings()
     from tightship_platform.captures import artifact_store, files
