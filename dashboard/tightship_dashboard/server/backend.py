@@ -21,14 +21,11 @@ from dash.fingerprint import check_fingerprint
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tightship_platform.errors import TightshipError
 
 log = logging.getLogger(__name__)
 
-CALLBACK_MAX_BYTES = 1_000_000
-"""Largest body of one callback; the pages send a few hundred bytes."""
 ZIP_FROM_BYTES = 20_000
 """Answers from this size on, such as charts, travel compressed."""
 
@@ -104,26 +101,6 @@ class PlatformBackend(FastAPIDashServer):
             return _script(self._zipped[package_name, path], path)
 
         dash_app._add_url("_dash-component-suites/{package_name}/{fingerprinted_path:path}", serve)
-
-    def setup_backend(self, dash_app: Any) -> None:
-        """Dash's middleware, and before it the limit on what a callback may carry."""
-        super().setup_backend(dash_app)
-        self.server.add_middleware(_LimitCallbacks)
-
-
-class _LimitCallbacks:
-    """Refuses the body of a callback before Dash's middleware reads it whole."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/_dash-update-component":
-            length = dict(scope["headers"]).get(b"content-length", b"")
-            if not length.isdigit() or int(length) > CALLBACK_MAX_BYTES:
-                await Response("Callback too large", status_code=413, media_type="text/plain")(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
 
 
 def _split(address: str) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""Puts the server together: the API's routes, the dashboard, and the gate before both."""
+"""Puts the server together: the API's routes, the dashboard, and before both the gate and the limit on bodies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from tightship_platform import __version__
 from tightship_platform.api.auth import Access, open_to
+from tightship_platform.api.bodies import BodyLimit
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.gate import Gate
 from tightship_platform.api.probes import Probes
@@ -75,7 +76,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
         mount = _installed(entry)
         if mount is not None:
             mount(app, settings)
-    # Added last, so that it is outermost: before the dashboard's own layers too.
+    # Added last, so that they are outermost: before the dashboard's own layers too.
+    app.add_middleware(BodyLimit)
     app.add_middleware(Gate, access=access)
     return app
 

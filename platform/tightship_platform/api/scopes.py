@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Mount
 
 from tightship_platform.api.auth import require
+from tightship_platform.api.bodies import read_body
 from tightship_platform.api.errors import fault_line
 from tightship_platform.api.gate import PUBLIC
 from tightship_platform.client import API
-from tightship_platform.errors import Invalid, TooLarge
+from tightship_platform.errors import Invalid
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import Refusal
@@ -99,16 +100,7 @@ class _CheckedRequest(Request):
         :raises TooLarge: it has more than `JSON_MAX_BYTES`.
         """
         if not hasattr(self, "_body"):
-            declared_bytes = self.headers.get("content-length", "0")
-            if declared_bytes.isdigit() and int(declared_bytes) > JSON_MAX_BYTES:
-                raise _too_large(int(declared_bytes))
-            chunks, size = [], 0
-            async for chunk in self.stream():
-                size += len(chunk)
-                if size > JSON_MAX_BYTES:
-                    raise _too_large(size)
-                chunks.append(chunk)
-            self._body = b"".join(chunks)
+            self._body = await read_body(self, most=JSON_MAX_BYTES, what="The JSON body")
         return self._body
 
     async def prepare(self, row_lists: tuple[str, ...]) -> None:
@@ -140,10 +132,6 @@ class _CheckedRequest(Request):
             if rows:
                 self._json[name] = [row for index, row in enumerate(rows) if (name, index) not in found]
         return True
-
-
-def _too_large(size: int) -> TooLarge:
-    return TooLarge(f"The JSON body has at least {size} bytes; send at most {JSON_MAX_BYTES}")
 
 
 def _decode(body: bytes, row_lists: tuple[str, ...], refused: RefusedRows) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -22,8 +24,9 @@ from tightship_analyzers.rules.catalogue import RULES
 from tightship_dashboard.pages.view import parse_query
 from tightship_dashboard.sentences.rule_text import rule_text
 from tightship_dashboard.server import routing
-from tightship_dashboard.server.backend import CALLBACK_MAX_BYTES, PlatformBackend
+from tightship_dashboard.server.backend import PlatformBackend
 from tightship_dashboard.server.first_paint import TightshipDash
+from tightship_platform.api.bodies import PAGE_MAX_BYTES
 
 FIT = ("/will-it-fit", "/will-it-fit?workflow=nope&memory=x")
 PAGES = ("/", "/?range=24h", "/runs", "/runs?by=input", f"/runs/{LIVE_RUN}", "/findings/1", *FIT)
@@ -154,10 +157,32 @@ def test_a_callback_of_known_name_but_wrong_shape_is_one_line(browser_like: http
     assert list(answer.json()) == ["error"]
 
 
-def test_a_callback_that_is_too_large_is_refused(browser_like: httpx.Client) -> None:
-    body = b'{"output": "' + b"x" * CALLBACK_MAX_BYTES + b'"}'
-    answer = browser_like.post("/_dash-update-component", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 413
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("path", ["/", "/_dash-update-component", "/_dash-layout", "/_dash-x", "/runs", "/login"])
+def test_a_body_that_is_too_large_is_refused_before_its_end(fleet: Served, path: str, announced: bool) -> None:
+    """Wherever it goes, and also one that does not say how long it is: its sender is still at it."""
+    host, port = fleet.url.removeprefix("http://").split(":")
+    length = f"Content-Length: {400 * 2**20}" if announced else "Transfer-Encoding: chunked"
+    piece = b"x" * (PAGE_MAX_BYTES + 1)
+    sent = piece[:1000] if announced else b"%x\r\n%s\r\n" % (len(piece), piece)
+    for method in ("GET", "POST"):
+        head = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n{length}\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sender:
+            sender.sendall(head.encode() + sent)
+            answer = HTTPResponse(sender, method=method)
+            answer.begin()
+            assert answer.status == 413, method
+            assert "send at most" in json.loads(answer.read())["error"]
+
+
+def test_a_callback_whose_length_is_not_announced_is_taken(browser_like: httpx.Client) -> None:
+    body = b'{"output": "search.data", "outputs": {"id": "search", "property": "data"}, "changedPropIds": [], '
+    rest = b'"inputs": [{"id": "search-asked", "property": "data", "value": 1}]}'
+    answer = browser_like.post(
+        "/_dash-update-component", content=iter((body, rest)), headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 200
+    assert "Workflows" in answer.text
 
 
 def test_search_offers_workflows_runs_and_findings(browser_like: httpx.Client) -> None:
