@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import ssl
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 import httpx
 
-from tightship_platform.errors import Invalid, ServerUnreachable, TightshipError, TooLarge
+from tightship_platform.errors import CertificateRefused, Invalid, ServerUnreachable, TightshipError, TooLarge
 from tightship_platform.settings import Settings
 from tightship_platform.units import format_bytes
 
@@ -17,6 +18,32 @@ ANSWER_S = 30.0
 """A server on a busy machine answers within this time."""
 CONNECT_S = 10.0
 """One that is there takes a connection, busy or not."""
+
+
+def server_trust(settings: Settings) -> ssl.SSLContext:
+    """What the certificate of an https server is checked against.
+
+    :raises Invalid: TIGHTSHIP_CA_FILE cannot be read, or holds no certificate.
+    """
+    if not settings.server.startswith("https://"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used: reading the public authorities takes a while
+    if settings.ca_file is None:
+        return httpx.create_ssl_context(trust_env=False)
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:
+        why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
+        raise Invalid("TIGHTSHIP_CA_FILE", str(settings.ca_file), f"a PEM file of certificates ({why})") from error
+
+
+def unreachable(server: str, error: httpx.HTTPError) -> ServerUnreachable:
+    """A request that brought no answer, in one line."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return CertificateRefused(server, cause.verify_message.rstrip("."))
+        cause = cause.__cause__ or cause.__context__
+    return ServerUnreachable(server, str(error) or type(error).__name__)
 
 
 class ApiError(TightshipError):
@@ -30,7 +57,8 @@ class ApiError(TightshipError):
 class ApiClient:
     """Calls `<server>/api/v1<path>`; an error answer becomes an exception with the server's one-line message.
 
-    :raises ServerUnreachable: nothing answers, or not in time.
+    :raises Invalid: TIGHTSHIP_SERVER or TIGHTSHIP_CA_FILE is of no use.
+    :raises ServerUnreachable: nothing answers, or not in time, or with a certificate that is not trusted.
     :raises ApiError: the server answered 4xx or 5xx.
     """
 
@@ -44,6 +72,7 @@ class ApiClient:
                 headers=headers,
                 timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
                 trust_env=False,
+                verify=server_trust(settings),
             )
         except httpx.InvalidURL as error:
             raise Invalid("TIGHTSHIP_SERVER", settings.server, f"a URL ({error})") from error
@@ -90,13 +119,13 @@ class ApiClient:
                         raise TooLarge(f"The answer of {self.server} for {path} exceeds {format_bytes(max_bytes)}")
                     file.write(chunk)
         except httpx.HTTPError as error:
-            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+            raise unreachable(self.server, error) from error
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
             response = self._http.request(method, path, **kwargs)
         except httpx.HTTPError as error:
-            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+            raise unreachable(self.server, error) from error
         if response.is_success:
             try:
                 return response.json() if response.content else None

@@ -70,6 +70,18 @@ class ServerUnreachable(TightshipError):
         )
 
 
+class CertificateRefused(ServerUnreachable):
+    """What answers at the server's address cannot prove that it is the server."""
+
+    def __init__(self, server: str, why: str) -> None:
+        TightshipError.__init__(
+            self,
+            f"The certificate of {server} is refused ({why}); "
+            "set TIGHTSHIP_CA_FILE to the certificate of the authority that signed it, and TIGHTSHIP_SERVER to a name "
+            "that it was made for",
+        )
+
+
 class SchemaMismatch(TightshipError):
     """The database carries another schema version than this release."""
 

@@ -33,6 +33,7 @@ _WHOLE = {
     "database_pool_s": _SECONDS,
 }
 """Settings that are whole numbers: the largest one, and what they count."""
+_FILES = ("ca_file", "tls_cert_file", "tls_key_file")
 
 
 def _default_home() -> Path:
@@ -56,6 +57,12 @@ class Settings:
     """Where agents, launchers and the command line find the API."""
     token: str = ""
     """Bearer token that clients send; empty: none."""
+    ca_file: Path | None = None
+    """PEM file of the only authorities that may have signed an https server's certificate; default: the public ones."""
+    tls_cert_file: Path | None = None
+    """PEM file of the server's own certificate, followed by its chain; default: the server speaks plain HTTP."""
+    tls_key_file: Path | None = None
+    """PEM file of that certificate's key, without a password; default: it is in `tls_cert_file`."""
     runtime_dir: Path = field(default_factory=lambda: Path(f"/tmp/tightship-{os.getuid()}"))  # noqa: S108
     """Where launched jobs keep their Kineto socket and step counters; short, because socket paths end at 108 bytes."""
     host_name: str = ""
@@ -129,6 +136,8 @@ def _read_file(path: Path) -> dict[str, object]:
 def _coerce(name: str, value: Any) -> Any:
     if name in ("home", "runtime_dir"):
         return Path(str(value)).expanduser().absolute()
+    if name in _FILES:
+        return Path(str(value)).expanduser().absolute() if value else None
     if name in _WHOLE:
         most, unit = _WHOLE[name]
         if not re.fullmatch(r"\d{1,15}", str(value), re.ASCII) or int(value) > most:

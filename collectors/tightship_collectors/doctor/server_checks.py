@@ -13,8 +13,8 @@ import httpx
 
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
-from tightship_platform.client import ANSWER_S, API, CONNECT_S
-from tightship_platform.errors import Invalid
+from tightship_platform.client import ANSWER_S, API, CONNECT_S, server_trust, unreachable
+from tightship_platform.errors import CertificateRefused, Invalid
 from tightship_platform.processes.liveness import FRESH_S, liveness_age_s
 from tightship_platform.results.codec import decode
 from tightship_platform.results.health import Health, StoreHealth
@@ -47,15 +47,21 @@ def server_checks(settings: Settings) -> Iterator[Check]:
     """Everything that needs the server, or its absence."""
     headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    with httpx.Client(base_url=settings.server + API, headers=headers, timeout=timeout, trust_env=False) as http:
+    try:
+        trust = server_trust(settings)
+    except Invalid as error:
+        yield Check(check="server", state=WRONG, detail=str(error), advice="correct or unset TIGHTSHIP_CA_FILE")
+        yield _agent_by_liveness(settings)
+        return
+    with httpx.Client(
+        base_url=settings.server + API, headers=headers, timeout=timeout, trust_env=False, verify=trust
+    ) as http:
         try:
             sent_s = time.time()
             answer = http.get("/health")
             health = _health(answer)
         except (httpx.HTTPError, ValueError) as error:
-            why = str(error) or type(error).__name__
-            advice = "start one with `tightship up`, or set TIGHTSHIP_SERVER"
-            yield Check(check="server", state=WRONG, detail=f"{settings.server}: {why}", advice=advice)
+            yield _no_server(settings, error)
             yield _agent_by_liveness(settings)
             return
         yield _server(settings, health)
@@ -81,6 +87,16 @@ def _health(answer: httpx.Response) -> Health:
         return decode(Health, answer.json())
     except Invalid as error:
         raise ValueError(stranger) from error
+
+
+def _no_server(settings: Settings, error: Exception) -> Check:
+    fault = unreachable(settings.server, error) if isinstance(error, httpx.HTTPError) else None
+    if isinstance(fault, CertificateRefused):
+        detail, _, advice = str(fault).partition("; ")
+        return Check(check="server", state=WRONG, detail=detail, advice=advice)
+    why = str(error) or type(error).__name__
+    advice = "start one with `tightship up`, or set TIGHTSHIP_SERVER"
+    return Check(check="server", state=WRONG, detail=f"{settings.server}: {why}", advice=advice)
 
 
 def _server(settings: Settings, health: Health) -> Check:

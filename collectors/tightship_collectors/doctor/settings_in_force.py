@@ -39,6 +39,8 @@ def _shown(name: str, settings: Settings) -> str:
     value = str(getattr(settings, name))
     if name == "token":
         return "set, not shown" if value else "none"
+    if getattr(settings, name) is None:
+        return "none"
     if name.endswith("_url") and "@" in value:
         parts = urlsplit(value)
         host = parts.netloc.rpartition("@")[2]

@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import threading
+from typing import Any
 
 import uvicorn
 
@@ -26,9 +28,10 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     """Serve until a signal says stop.
 
     :raises Conflict: the port is in use, or tokens are needed and there are none.
-    :raises Invalid: the host is no address of this machine.
+    :raises Invalid: the host is no address of this machine, or its certificate or key is of no use.
     """
     configure_logging()
+    tls = _tls(settings)
     with _listen(host, port) as listener:
         upgrade(settings)
         app = create_app(settings, host=host)
@@ -41,12 +44,38 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
             server_header=False,
             timeout_graceful_shutdown=END_S,
             ws="none",
+            **tls,
         )
         bound = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        log.info("Serving http://%s:%d (%s)", shown, bound, "open" if app.state.access.is_open else "tokens required")
+        access = "open" if app.state.access.is_open else "tokens required"
+        log.info("Serving %s://%s:%d (%s)", "https" if tls else "http", shown, bound, access)
         _Server(config).run(sockets=[listener])
     _leave()
+
+
+def _tls(settings: Settings) -> dict[str, Any]:
+    """uvicorn's options for TLS; none where there is no certificate.
+
+    :raises Invalid: certificate or key cannot be read, or they do not belong together.
+    """
+    certificate, key = settings.tls_cert_file, settings.tls_key_file
+    if certificate is None:
+        if key is not None:
+            raise Invalid("TIGHTSHIP_TLS_KEY_FILE", str(key), "TIGHTSHIP_TLS_CERT_FILE beside it")
+        return {}
+    for name, path in (("TIGHTSHIP_TLS_CERT_FILE", certificate), ("TIGHTSHIP_TLS_KEY_FILE", key or certificate)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise Invalid(name, str(path), f"a file that the server may read ({error.strerror})") from error
+    try:
+        # Here rather than by uvicorn, which would ask the terminal for the password of a key that has one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
+    except ssl.SSLError as error:
+        expected = f"a PEM certificate whose key, without a password, is in {key or certificate} ({error.reason or error})"
+        raise Invalid("TIGHTSHIP_TLS_CERT_FILE", str(certificate), expected) from error
+    return {"ssl_certfile": certificate, "ssl_keyfile": key}
 
 
 class _Server(uvicorn.Server):

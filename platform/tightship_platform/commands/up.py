@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from tightship_platform.settings import DEFAULT_PORT, DEFAULT_SERVER, load_settings
+from tightship_platform.settings import DEFAULT_PORT, DEFAULT_SERVER, Settings, load_settings
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector
 
 
 @click.command()
@@ -28,15 +33,19 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
     lock = hold_lock(settings.home, "up", "stop that one first, or set another TIGHTSHIP_HOME")
     near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     url = f"http://{near}:{port}"
+    if settings.tls_cert_file is not None:
+        # A certificate is made for names; whoever has one says by which to call the server.
+        url = settings.server if settings.server.startswith("https://") else f"https://{near}:{port}"
     os.environ["TIGHTSHIP_SERVER"] = url  # the agent's server is this one
     parts = [Part(name="server", command=part_command("server", "--host", host, "--port", str(port)))]
     if not no_worker:
         parts.append(Part(name="worker", command=part_command("worker", "--beat")))
     if not no_agent:
         parts.append(Part(name="agent", command=part_command("agent"), waits=True))
+    announcer = _announcer(replace(settings, server=url))
     supervisor = Supervisor(parts, log_dir=settings.home / "logs", say=_say)
     try:
-        supervisor.run(_announcer(url))
+        supervisor.run(announcer)
     finally:
         lock.close()
     _say("All parts have ended.")
@@ -50,8 +59,20 @@ def _say(line: str) -> None:
         return
 
 
-def _announcer(url: str) -> Callable[[], bool]:
-    """Says where the server is, once, as soon as the server answers; true from then on."""
+def _announcer(settings: Settings) -> Callable[[], bool]:
+    """Says where the server is, once, as soon as the server answers; true from then on.
+
+    :raises Invalid: its certificate is to be checked by a file that is of no use.
+    """
+    import urllib.request
+
+    # No proxy: the environment's is for the outside world.
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if settings.server.startswith("https://"):
+        from tightship_platform.client import server_trust
+
+        handlers.append(urllib.request.HTTPSHandler(context=server_trust(settings)))
+    opener, url = urllib.request.build_opener(*handlers), settings.server
     answers, next_look = False, 0.0
 
     def look() -> bool:
@@ -59,7 +80,7 @@ def _announcer(url: str) -> Callable[[], bool]:
         now = time.monotonic()
         if not answers and now >= next_look:
             next_look = now + 0.5
-            answers = _is_well(url)
+            answers = _is_well(opener, url)
             if answers:
                 _say(f"Dashboard: {url}")
                 if url != DEFAULT_SERVER:
@@ -69,12 +90,9 @@ def _announcer(url: str) -> Callable[[], bool]:
     return look
 
 
-def _is_well(url: str) -> bool:
+def _is_well(opener: OpenerDirector, url: str) -> bool:
     import urllib.error
-    import urllib.request
 
-    # No proxy: the environment's is for the outside world.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url}/api/v1/health", timeout=5):
             return True

@@ -17,7 +17,7 @@ from services import free_port
 from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.commands import up as up_command
-from tightship_platform.settings import DEFAULT_SERVER
+from tightship_platform.settings import DEFAULT_SERVER, Settings
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
 def test_other_shells_hear_of_a_server_only_where_they_would_not_find_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(up_command, "_is_well", lambda url: True)
+    monkeypatch.setattr(up_command, "_is_well", lambda opener, url: True)
     for url in (DEFAULT_SERVER, "http://127.0.0.1:8123"):
-        assert up_command._announcer(url)()
+        assert up_command._announcer(Settings(server=url))()
     assert capsys.readouterr().out.splitlines() == [
         f"Dashboard: {DEFAULT_SERVER}",
         "Dashboard: http://127.0.0.1:8123",
