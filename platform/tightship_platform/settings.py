@@ -55,6 +55,8 @@ class Settings:
     """fsspec URL of the trace store; default: a folder under `home`."""
     server: str = DEFAULT_SERVER
     """Where agents, launchers and the command line find the API."""
+    public_url: str = ""
+    """Where browsers find the server, when that is a proxy before it; empty: by the address that it listens on."""
     token: str = ""
     """Bearer token that clients send; empty: none."""
     ca_file: Path | None = None
@@ -103,6 +105,7 @@ class Settings:
         if not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
             raise Invalid("TIGHTSHIP_TOKEN", "(not shown)", "printable ASCII characters without spaces")
         object.__setattr__(self, "server", self.server.rstrip("/"))
+        object.__setattr__(self, "public_url", _origin(self.public_url))
         defaults = {
             "database_url": f"sqlite:///{self.home / 'tightship.db'}",
             "broker_url": "filesystem://",
@@ -117,6 +120,21 @@ class Settings:
     def spool_dir(self) -> Path:
         """Records that wait for the server."""
         return self.home / "spool"
+
+
+def _origin(url: str) -> str:
+    """The URL as a browser writes it in an Origin header; empty stays empty.
+
+    :raises Invalid: it is more or less than scheme, host and port.
+    """
+    if not url:
+        return ""
+    match = re.fullmatch(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?/?", url.lower(), re.ASCII)
+    if match is None:
+        raise Invalid("TIGHTSHIP_PUBLIC_URL", url, "an http:// or https:// URL without a path")
+    scheme, host, port = match.groups()
+    usual = port is None or int(port) == {"http": 80, "https": 443}[scheme]
+    return f"{scheme}://{host}" if usual else f"{scheme}://{host}:{int(port)}"
 
 
 def _read_file(path: Path) -> dict[str, object]:

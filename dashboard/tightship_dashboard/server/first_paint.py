@@ -16,6 +16,7 @@ from tightship_dashboard.pages.view import current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences.links import Answer, Link
 from tightship_dashboard.server.routing import page_at
+from tightship_platform.api.headers import content_policy
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import TightshipError
 
@@ -85,7 +86,22 @@ def serve(dash: Any, database: Database, request: Request) -> Response:
         version=_before_paint_version(),
         **parts,
     )
-    return Response(document, status_code=status, media_type="text/html", headers={"cache-control": "no-store"})
+    headers = {"cache-control": "no-store", "content-security-policy": _policy(dash)}
+    return Response(document, status_code=status, media_type="text/html", headers=headers)
+
+
+def _policy(dash: Any) -> str:
+    """What the pages may load: their own server's files, and the few scripts that Dash writes into the document.
+
+    Not as strict for styles: Mantine and AG Grid put style elements into the page whose text is not known before.
+    """
+    return content_policy(
+        script_src=" ".join(["'self'", *dash.csp_hashes()]),
+        style_src="'self' 'unsafe-inline'",
+        img_src="'self' data: blob:",
+        font_src="'self' data:",
+        connect_src="'self'",
+    )
 
 
 def _no_page(path: str) -> Answer:

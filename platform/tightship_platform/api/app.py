@@ -9,12 +9,14 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from tightship_platform import __version__
 from tightship_platform.api.auth import Access, open_to
 from tightship_platform.api.bodies import BodyLimit
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.gate import Gate
+from tightship_platform.api.headers import SecurityHeaders
 from tightship_platform.api.probes import Probes
 from tightship_platform.database.engine import open_database
 from tightship_platform.settings import Settings
@@ -37,6 +39,13 @@ SUBJECTS = (
 """Modules of `api.routes`, each with a `router`."""
 
 
+class _App(FastAPI):
+    """Its answers to defects, which Starlette makes outside of all layers, carry the same headers as the others."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return SecurityHeaders(super().build_middleware_stack())
+
+
 def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     """The server's ASGI application for a listener on `host`; `app.state` holds `settings` and `database`.
 
@@ -55,7 +64,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
         database.close()
         probes.close()
 
-    app = FastAPI(
+    app = _App(
         title="tightship",
         version=__version__,
         lifespan=lifespan,
@@ -78,7 +87,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
             mount(app, settings)
     # Added last, so that they are outermost: before the dashboard's own layers too.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Gate, access=access)
+    app.add_middleware(Gate, access=access, public_url=settings.public_url)
     return app
 
 

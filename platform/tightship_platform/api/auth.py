@@ -1,7 +1,7 @@
 """Who is calling, and what they may do: bearer tokens, their scopes, and the record of who did what.
 
 [Note: Open or closed]
-A server is *closed* when it listens beyond loopback, or a token is active or set when it starts: then every request
+A server is *closed* when it or its TIGHTSHIP_PUBLIC_URL can be reached beyond loopback, or a token is active or set when it starts: then every request
 needs a token. It is *open* when it listens on loopback only and no token exists: then whoever reaches the port may do
 everything, which is what the operating system grants them anyway, and the gate (api/gate.py) keeps foreign web pages
 from using the user's browser as that somebody.
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -145,7 +146,7 @@ def is_loopback(host: str) -> bool:
 def open_to(host: str, settings: Settings, database: Database) -> bool:
     """Whether a server that listens on `host` runs open; see [Note: Open or closed].
 
-    :raises Conflict: it would let anybody in: it listens beyond loopback and there is no token.
+    :raises Conflict: it would let anybody in: others can reach it, or a proxy before it, and there is no token.
     """
     with database.session() as session:
         has_token = bool(settings.token) or any_active(session)
@@ -155,6 +156,12 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
         raise Conflict(
             f"Host {host!r} can be reached from other machines and no token exists; make one with "
             "`tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or listen on 127.0.0.1"
+        )
+    named = urlsplit(settings.public_url).hostname
+    if named and not is_loopback(named):
+        raise Conflict(
+            f"TIGHTSHIP_PUBLIC_URL is {settings.public_url!r}, which other machines can reach, and no token exists; make "
+            "one with `tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or unset it"
         )
     return True
 

@@ -38,9 +38,10 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 class Gate:
     """ASGI layer that recognises the caller and turns away whom no route should see."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, public_url: str = "") -> None:
         self.app = app
         self.access = access
+        self.public_url = public_url
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
         if connection["type"] not in ("http", "websocket"):
@@ -59,7 +60,7 @@ class Gate:
         set_caller(None)
         path = request.scope["path"]
         try:
-            _same_origin(request)
+            _same_origin(request, self.public_url)
             set_caller(await self._recognise(request))
             if not path.startswith(API + "/") and path not in PUBLIC:
                 require(Scope.READ)
@@ -101,7 +102,7 @@ def _loopback_caller(request: HTTPConnection) -> Caller:
     return LOOPBACK
 
 
-def _same_origin(request: HTTPConnection) -> None:
+def _same_origin(request: HTTPConnection, public_url: str) -> None:
     """A web page of another origin must not act with what the browser holds here (cookie, loopback).
 
     :raises Forbidden: the request comes from such a page.
@@ -111,6 +112,11 @@ def _same_origin(request: HTTPConnection) -> None:
     origin = request.headers.get("origin")
     if origin is None:
         return  # no browser: they send it with everything that may change something
+    if public_url:
+        # A proxy may have put any Host into the request; the browser's Origin is what it shows its user.
+        if origin.lower() != public_url:
+            raise Forbidden(f"Requests from pages of {origin[:100]!r} are refused; use the pages of {public_url}")
+        return
     # Not the scheme: before a proxy that ends TLS, the page is https and this server sees http.
     scheme, _, host = origin.lower().partition("://")
     if scheme not in ("http", "https") or not host or host != request.headers.get("host", "").lower():

@@ -10,21 +10,23 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tightship_platform.api.gate import COOKIE
+from tightship_platform.api.headers import content_policy, inline_source
 from tightship_platform.vocabulary import Scope
 
 router = APIRouter()
 
 _COOKIE_S = 30 * 86400
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem; }
+input, button { font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; margin-top: .5rem; }
+p.fault { color: #c0392b; }
+"""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>tightship: log in</title>
 <link rel="icon" href="data:,">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem; }}
-input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; margin-top: .5rem; }}
-p.fault {{ color: #c0392b; }}
-</style></head>
+<style>{style}</style></head>
 <body><h1>tightship</h1>
 <p>This server asks for a token. Whoever runs it makes one with
 <code>tightship token create NAME --scope read</code>.</p>
@@ -59,7 +61,7 @@ async def log_in(request: Request) -> Response:
         max_age=_COOKIE_S,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure="https" in (request.url.scheme, request.app.state.settings.public_url.partition(":")[0]),
     )
     return answer
 
@@ -81,6 +83,7 @@ def _local(target: str) -> str:
 
 def _page(target: str, fault: str, status: int = 200) -> HTMLResponse:
     shown = f'<p class="fault">{html.escape(fault)}</p>' if fault else ""
-    body = _PAGE.format(fault=shown, target=html.escape(_local(target), quote=True))
-    headers = {"cache-control": "no-store", "x-frame-options": "DENY"}
+    body = _PAGE.format(style=_STYLE, fault=shown, target=html.escape(_local(target), quote=True))
+    policy = content_policy(style_src=inline_source(_STYLE), img_src="data:")
+    headers = {"cache-control": "no-store", "content-security-policy": policy}
     return HTMLResponse(body, status_code=status, headers=headers)

@@ -163,6 +163,5 @@ def get_file(
     headers = {
         "content-length": str(size),
         "content-disposition": f'attachment; filename="trace-{key}{which}.json.gz"',
-        "x-content-type-options": "nosniff",
     }
     return TraceFile(store.chunks(url), headers=headers)
