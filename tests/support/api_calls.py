@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.api import create_app
+from tightship_platform.api.server import configuration
 from tightship_platform.client import API, ApiClient
 from tightship_platform.database.engine import Database
 from tightship_platform.settings import Settings
@@ -62,7 +63,7 @@ def serving(settings: Settings, host: str = "127.0.0.1", port: int = 0) -> Itera
     """A real server in a thread, listening on loopback as if it were to listen on `host`."""
     listener = socket.create_server(("127.0.0.1", port))
     app = create_app(settings, host=host)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, proxy_headers=False, timeout_graceful_shutdown=3))
+    server = uvicorn.Server(configuration(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -6,18 +6,30 @@ request is read here, before a layer or a route of the dashboard could ask for i
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tightship_platform.api.errors import as_response
 from tightship_platform.api.gate import PUBLIC
 from tightship_platform.client import API
-from tightship_platform.errors import TooLarge
+from tightship_platform.errors import TightshipError, TooLarge
 
 PAGE_MAX_BYTES = 1_000_000
 """Largest body of a request outside the API; callbacks of the pages send a few hundred bytes."""
 FORM_MAX_BYTES = 4096
 """Largest body of one that needs no token; a token has fewer than 100 bytes."""
+
+
+BODY_S = 60.0
+"""How long a body that is read into memory may take."""
+
+
+class Stalled(TightshipError):
+    """The sender of a body has fallen silent, or is too slow."""
+
+    http_status = 408
 
 
 class BodyLimit:
@@ -35,7 +47,7 @@ class BodyLimit:
             body = await read_body(Request(scope, receive), most=most, what="The body")
         except ClientDisconnect:
             return
-        except TooLarge as error:
+        except (TooLarge, Stalled) as error:
             await as_response(error)(scope, receive, send)
             return
         await self.app(scope, _first(body, receive), send)
@@ -45,17 +57,22 @@ async def read_body(request: Request, *, most: int, what: str) -> bytes:
     """The whole body of a request.
 
     :raises TooLarge: it has more than `most` bytes; no more than these were kept.
+    :raises Stalled: it took longer than `BODY_S`.
     :raises ClientDisconnect: the sender left.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most:
         raise TooLarge(f"{what} has {int(announced)} bytes; send at most {most}")
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > most:
-            raise TooLarge(f"{what} has at least {size} bytes; send at most {most}")
-        chunks.append(chunk)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > most:
+                    raise TooLarge(f"{what} has at least {size} bytes; send at most {most}")
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise Stalled(f"{what} was not there within {BODY_S:g} s; send it again") from error
     return b"".join(chunks)
 
 

@@ -24,8 +24,9 @@ _SHOWN = 100
 
 def as_response(error: TightshipError) -> JSONResponse:
     """An expected failure as the API tells it."""
-    headers = {"www-authenticate": "Bearer"} if error.http_status == 401 else None
-    return line(str(error), error.http_status, headers)
+    # After 408 the rest of the body may still come: no further request can be read from that connection.
+    headers = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
+    return line(str(error), error.http_status, headers.get(error.http_status))
 
 
 def line(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:

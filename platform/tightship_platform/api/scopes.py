@@ -98,6 +98,7 @@ class _CheckedRequest(Request):
         """The whole body.
 
         :raises TooLarge: it has more than `JSON_MAX_BYTES`.
+        :raises Stalled: it was not there in time.
         """
         if not hasattr(self, "_body"):
             self._body = await read_body(self, most=JSON_MAX_BYTES, what="The JSON body")
@@ -107,6 +108,7 @@ class _CheckedRequest(Request):
         """Read and decode the body. One that is no JSON is left for FastAPI, which tells where it goes wrong.
 
         :raises TooLarge: it has more than `JSON_MAX_BYTES`.
+        :raises Stalled: it was not there in time.
         :raises Invalid: it nests too deep, or holds NaN, NUL, half a surrogate pair or an integer beyond 64 bits.
         """
         body = await self.body()

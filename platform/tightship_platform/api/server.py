@@ -8,11 +8,13 @@ import os
 import socket
 import ssl
 import threading
-from typing import Any
+from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from tightship_platform.api.app import create_app
+from tightship_platform.api.connections import BoundedConnection, max_connections, raise_file_limit
 from tightship_platform.database.engine import upgrade
 from tightship_platform.errors import Conflict, Invalid
 from tightship_platform.logs import configure_logging
@@ -31,31 +33,39 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     :raises Invalid: the host is no address of this machine, or its certificate or key is of no use.
     """
     configure_logging()
-    tls = _tls(settings)
+    certificate, key = _certificate(settings)
+    raise_file_limit()
     with _listen(host, port) as listener:
         upgrade(settings)
         app = create_app(settings, host=host)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            # Callers are distinguished by their socket; a header that names another address is nothing to believe.
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=END_S,
-            ws="none",
-            **tls,
-        )
         bound = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         access = "open" if app.state.access.is_open else "tokens required"
-        log.info("Serving %s://%s:%d (%s)", "https" if tls else "http", shown, bound, access)
-        _Server(config).run(sockets=[listener])
+        log.info("Serving %s://%s:%d (%s)", "https" if certificate else "http", shown, bound, access)
+        _Server(configuration(app, certificate, key)).run(sockets=[listener])
     _leave()
 
 
-def _tls(settings: Settings) -> dict[str, Any]:
-    """uvicorn's options for TLS; none where there is no certificate.
+def configuration(app: FastAPI, certificate: Path | None = None, key: Path | None = None) -> uvicorn.Config:
+    """How uvicorn serves our application: under TLS where there is a certificate."""
+    return uvicorn.Config(
+        app,
+        http=BoundedConnection,
+        limit_concurrency=max_connections(),
+        log_config=None,
+        access_log=False,
+        # Callers are distinguished by their socket; a header that names another address is nothing to believe.
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=END_S,
+        ws="none",
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+
+
+def _certificate(settings: Settings) -> tuple[Path | None, Path | None]:
+    """The files of the server's certificate and key, both checked.
 
     :raises Invalid: certificate or key cannot be read, or they do not belong together.
     """
@@ -63,7 +73,7 @@ def _tls(settings: Settings) -> dict[str, Any]:
     if certificate is None:
         if key is not None:
             raise Invalid("TIGHTSHIP_TLS_KEY_FILE", str(key), "TIGHTSHIP_TLS_CERT_FILE beside it")
-        return {}
+        return None, None
     for name, path in (("TIGHTSHIP_TLS_CERT_FILE", certificate), ("TIGHTSHIP_TLS_KEY_FILE", key or certificate)):
         try:
             path.open("rb").close()
@@ -73,9 +83,11 @@ def _tls(settings: Settings) -> dict[str, Any]:
         # Here rather than by uvicorn, which would ask the terminal for the password of a key that has one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
     except ssl.SSLError as error:
-        expected = f"a PEM certificate whose key, without a password, is in {key or certificate} ({error.reason or error})"
+        expected = (
+            f"a PEM certificate whose key, without a password, is in {key or certificate} ({error.reason or error})"
+        )
         raise Invalid("TIGHTSHIP_TLS_CERT_FILE", str(certificate), expected) from error
-    return {"ssl_certfile": certificate, "ssl_keyfile": key}
+    return certificate, key
 
 
 class _Server(uvicorn.Server):

@@ -11,12 +11,13 @@ from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from tightship_platform import captures
+from tightship_platform.api.bodies import Stalled
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
 from tightship_platform.database.engine import Database
-from tightship_platform.errors import NotFound, TightshipError, TooLarge
+from tightship_platform.errors import NotFound, TooLarge
 from tightship_platform.queries.captures import find_trace, stored_url
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
@@ -34,12 +35,6 @@ class TraceFile(StreamingResponse):
     """A trace as it was uploaded."""
 
     media_type = "application/gzip"
-
-
-class Stalled(TightshipError):
-    """The sender of an upload has fallen silent."""
-
-    http_status = 408
 
 
 @router.put("/captures/{key}/traces/{rank}", dependencies=[needs(Scope.INGEST)], response_model=TraceReceived)
