@@ -32,6 +32,8 @@ PUBLIC = ("/login", "/logout")
 PROBED = (f"{API}/health", f"{API}/live", f"{API}/ready")
 """Routes for which nobody's token is looked up: they answer also when the database does not."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s]+)(:\d+)?", re.IGNORECASE | re.ASCII)
+_BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*", re.ASCII)
+"""Headers that proxies add."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -87,10 +89,17 @@ class Gate:
 
 def _loopback_caller(request: HTTPConnection) -> Caller:
     """Everybody on this machine, unless the request was made for another name: that is a web page whose name was
-    pointed at 127.0.0.1 (DNS rebinding), or a proxy that must ask for tokens itself.
+    pointed at 127.0.0.1 (DNS rebinding). Nor whoever comes through a proxy, which may let in anybody and yet call the
+    server by its own address.
 
-    :raises Forbidden: it was.
+    :raises Forbidden: it is such a request.
     """
+    passed_on = next((name for name in request.headers if _BY_PROXY.fullmatch(name)), None)
+    if passed_on is not None:
+        raise Forbidden(
+            f"This server runs without tokens and answers to no proxy (the request carries {passed_on!r}); "
+            "make a token with `tightship token create` and start it again to let others in"
+        )
     peer = request.client.host if request.client else ""
     match = _HOST.fullmatch(request.headers.get("host", ""))
     named = match[1].strip("[]").lower() if match else ""

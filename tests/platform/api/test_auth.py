@@ -244,9 +244,17 @@ def test_a_page_of_the_server_itself_may_act(served: Served) -> None:
         ok(http.post("/runs", json=run_record()))
 
 
-def test_a_forwarded_address_is_not_believed(served: Served) -> None:
-    with served.http() as http:
-        ok(http.get("/runs", headers={"x-forwarded-for": "203.0.113.9"}))
+@pytest.mark.parametrize(
+    "header", ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP"]
+)
+def test_without_tokens_nobody_comes_through_a_proxy(served: Served, closed: Served, header: str) -> None:
+    """A proxy may write the server's own address into Host, as nginx does by default, and let in anybody."""
+    for value in ("127.0.0.1", "", "203.0.113.9"):
+        with served.http() as http:
+            refused(http.get("/runs", headers={header: value}), 403, "no proxy", header.lower(), "token create")
+            refused(http.post("/runs", json=run_record(), headers={header: value}), 403, "no proxy")
+        with closed.http(ADMIN) as http:
+            ok(http.get("/runs", headers={header: value}))
 
 
 # ---- the login of the pages ------------------------------------------------------------------------------------------
