@@ -39,6 +39,8 @@ PREFIX = "ts_"
 """Begins every token that we make, so that scanners for leaked secrets can find it."""
 LAST_USED_EVERY_NS = 60 * NS_PER_S
 _TOKEN_MAX = 512
+ENVIRONMENT_LEAST = 20
+"""Least length of TIGHTSHIP_TOKEN for a server that other machines can reach."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,13 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
     """Whether a server that listens on `host` runs open; see [Note: Open or closed].
 
     :raises Conflict: it would let anybody in: others can reach it, or a proxy before it, and there is no token.
+    :raises Invalid: others can reach it, and TIGHTSHIP_TOKEN could be guessed.
     """
+    named = urlsplit(settings.public_url).hostname or "localhost"
+    exposed = not is_loopback(host) or not is_loopback(named)
+    if exposed and 0 < len(settings.token) < ENVIRONMENT_LEAST:
+        expected = f"at least {ENVIRONMENT_LEAST} characters where other machines reach the server (openssl rand -hex 32)"
+        raise Invalid("TIGHTSHIP_TOKEN", f"{len(settings.token)} characters, not shown", expected)
     with database.session() as session:
         has_token = bool(settings.token) or any_active(session)
     if has_token:
@@ -157,8 +165,7 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
             f"Host {host!r} can be reached from other machines and no token exists; make one with "
             "`tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or listen on 127.0.0.1"
         )
-    named = urlsplit(settings.public_url).hostname
-    if named and not is_loopback(named):
+    if exposed:
         raise Conflict(
             f"TIGHTSHIP_PUBLIC_URL is {settings.public_url!r}, which other machines can reach, and no token exists; make "
             "one with `tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or unset it"

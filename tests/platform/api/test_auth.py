@@ -15,6 +15,7 @@ from waiting import PATIENCE_S
 
 from tightship_platform.api import auth, create_app
 from tightship_platform.api.auth import (
+    ENVIRONMENT_LEAST,
     LAST_USED_EVERY_NS,
     create_token,
     hash_token,
@@ -171,6 +172,20 @@ def test_a_server_that_others_can_reach_needs_a_token(platform_env: Any, serve: 
     served = serve(replace(platform_env.settings, token=ADMIN), "0.0.0.0")
     with served.http() as http:
         refused(http.get("/runs"), 401)
+
+
+def test_a_server_that_others_can_reach_takes_no_token_that_can_be_guessed(
+    platform_env: Any, serve: Callable[..., Served]
+) -> None:
+    weak = "ab" * (ENVIRONMENT_LEAST // 2 - 1) + "c"
+    expected = rf"TIGHTSHIP_TOKEN is '{len(weak)} characters, not shown'; expected at least {ENVIRONMENT_LEAST}"
+    with pytest.raises(Invalid, match=expected):
+        create_app(replace(platform_env.settings, token=weak), host="0.0.0.0")
+    with pytest.raises(Invalid, match=expected):
+        create_app(replace(platform_env.settings, token=weak, public_url="https://tightship.example"))
+    for token_, host in ((weak, "127.0.0.1"), (weak + "d", "0.0.0.0")):
+        with serve(replace(platform_env.settings, token=token_), host).http(token_) as http:
+            ok(http.get("/runs"))
 
 
 def test_an_active_token_closes_a_loopback_server_too(platform_env: Any, serve: Callable[..., Served]) -> None:
