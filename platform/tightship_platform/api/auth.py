@@ -1,10 +1,10 @@
 """Who is calling, and what they may do: bearer tokens, their scopes, and the record of who did what.
 
 [Note: Open or closed]
-A server is *closed* when it or its TIGHTSHIP_PUBLIC_URL can be reached beyond loopback, or a token is active or set when it starts: then every request
-needs a token. It is *open* when it listens on loopback only and no token exists: then whoever reaches the port may do
-everything, which is what the operating system grants them anyway, and the gate (api/gate.py) keeps foreign web pages
-from using the user's browser as that somebody.
+A server is *closed* when it or its TIGHTSHIP_PUBLIC_URL can be reached beyond loopback, or a token is active or set
+when it starts: then every request needs a token. It is *open* when it listens on loopback only and no token exists:
+then whoever reaches the port may do everything, which is what the operating system grants them anyway, and the gate
+(api/gate.py) keeps foreign web pages from using the user's browser as that somebody.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,6 +40,7 @@ PREFIX = "ts_"
 """Begins every token that we make, so that scanners for leaked secrets can find it."""
 LAST_USED_EVERY_NS = 60 * NS_PER_S
 _TOKEN_MAX = 512
+_LIFETIME_MAX_NS = 36_500 * 86_400 * NS_PER_S
 ENVIRONMENT_LEAST = 20
 """Least length of TIGHTSHIP_TOKEN for a server that other machines can reach."""
 
@@ -50,6 +52,8 @@ class Caller:
     name: str
     """The token's name, `loopback`, or `environment` for TIGHTSHIP_TOKEN."""
     scopes: frozenset[Scope]
+    expired_ns: int | None = None
+    """When the token expired; such a caller has no scopes. Null: it is valid."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller may do what needs `scope`; `admin` may do everything."""
@@ -75,13 +79,19 @@ def current_caller() -> Caller | None:
 def require(scope: Scope) -> Caller:
     """The caller of this request, who has `scope`. For code behind a route that serves several, such as callbacks.
 
-    :raises Unauthorized: nobody was recognised.
+    :raises Unauthorized: nobody was recognised, or the token has expired.
     :raises Forbidden: the token lacks the scope.
     """
     caller = current_caller()
     if caller is None:
         raise Unauthorized(
             "This server requires a token; set TIGHTSHIP_TOKEN to one created by `tightship token create`"
+        )
+    if caller.expired_ns is not None:
+        day = datetime.fromtimestamp(caller.expired_ns / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        raise Unauthorized(
+            f"Token {caller.name!r} expired at {day}; "
+            "whoever runs the server makes a new one with `tightship token rotate`"
         )
     if not caller.may(scope):
         has = ", ".join(sorted(caller.scopes)) or "none"
@@ -104,7 +114,7 @@ class Access:
         self._database = database
 
     def recognise(self, token: str) -> Caller | None:
-        """The caller behind a token; null when it is unknown or revoked."""
+        """The caller behind a token, who has no scopes once it has expired; null when it is unknown or revoked."""
         if not token or len(token) > _TOKEN_MAX:
             return None
         digest = hash_token(token)
@@ -115,6 +125,8 @@ class Access:
             row = session.scalar(select(Token).where(Token.sha256 == digest))
             if row is None or row.revoked_ns is not None or not hmac.compare_digest(row.sha256, digest):
                 return None
+            if row.expires_ns is not None and row.expires_ns <= now:
+                return Caller(name=row.name, scopes=frozenset(), expired_ns=row.expires_ns)
             caller = Caller(name=row.name, scopes=_known(row.scopes))
             if row.last_used_ns is None or now - row.last_used_ns >= LAST_USED_EVERY_NS:
                 # Once more in SQL: of many requests at once, one writes.
@@ -154,7 +166,7 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
     named = urlsplit(settings.public_url).hostname or "localhost"
     exposed = not is_loopback(host) or not is_loopback(named)
     if exposed and 0 < len(settings.token) < ENVIRONMENT_LEAST:
-        expected = f"at least {ENVIRONMENT_LEAST} characters where other machines reach the server (openssl rand -hex 32)"
+        expected = f"at least {ENVIRONMENT_LEAST} characters where other machines reach the server"
         raise Invalid("TIGHTSHIP_TOKEN", f"{len(settings.token)} characters, not shown", expected)
     with database.session() as session:
         has_token = bool(settings.token) or any_active(session)
@@ -167,36 +179,75 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
         )
     if exposed:
         raise Conflict(
-            f"TIGHTSHIP_PUBLIC_URL is {settings.public_url!r}, which other machines can reach, and no token exists; make "
-            "one with `tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or unset it"
+            f"TIGHTSHIP_PUBLIC_URL is {settings.public_url!r}, which other machines can reach, and no token exists; "
+            "make one with `tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or unset it"
         )
     return True
 
 
 def any_active(session: Session) -> bool:
-    """Whether a token exists that has not been revoked."""
+    """Whether a token exists that has not been revoked. An expired one counts: a server must not open for its end."""
     return bool(session.scalar(select(func.count()).select_from(Token).where(Token.revoked_ns.is_(None))))
 
 
-def create_token(session: Session, name: str, scopes: Sequence[Scope], *, actor: str = "cli") -> str:
+def create_token(
+    session: Session, name: str, scopes: Sequence[Scope], *, lifetime_ns: int | None = None, actor: str = "cli"
+) -> str:
     """Make a token and return it: the only time that it can be seen.
 
-    :raises Invalid: the name is empty, too long or not printable, or there is no scope.
+    :param lifetime_ns: after which it is refused; None: never.
+    :raises Invalid: the name is empty, too long or not printable, there is no scope, or the lifetime is none.
     :raises Conflict: the name is taken, also by a revoked token.
     """
     if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
         raise Invalid("Token name", name, f"1 to {NAME_MAX} printable characters")
     if not scopes:
         raise Invalid("Scopes", list(scopes), f"at least one of {', '.join(Scope)}")
-    token = PREFIX + secrets.token_urlsafe(32)
+    token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
     chosen = sorted({scope.value for scope in scopes})
-    session.add(Token(name=name, sha256=hash_token(token), scopes=chosen, created_ns=now_ns()))
+    expires_ns = _expiry(now, lifetime_ns)
+    session.add(Token(name=name, sha256=hash_token(token), scopes=chosen, created_ns=now, expires_ns=expires_ns))
     try:
         session.flush()
     except IntegrityError as error:
         raise Conflict(f"A token named {name!r} exists or existed; choose another name") from error
     audit(session, actor, "token.create", name, scopes=chosen)
     return token
+
+
+def rotate_token(session: Session, name: str, *, lifetime_ns: int | None = None, actor: str = "cli") -> str:
+    """Replace a token by a new one of the same name and scopes, and return that; the old one is worthless at once.
+
+    :param lifetime_ns: of the new one; None: as long as the old one had, which may be for ever.
+    :raises NotFound: there is no such token.
+    :raises Conflict: it was revoked.
+    :raises Invalid: the lifetime is none.
+    """
+    row = _named(session, name)
+    if row.revoked_ns is not None:
+        raise Conflict(f"Token {name!r} was revoked and stays so; make another with `tightship token create`")
+    if lifetime_ns is None and row.expires_ns is not None:
+        lifetime_ns = row.expires_ns - row.created_ns
+    token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
+    row.sha256, row.created_ns, row.last_used_ns = hash_token(token), now, None
+    row.expires_ns = _expiry(now, lifetime_ns)
+    audit(session, actor, "token.rotate", name)
+    return token
+
+
+def _expiry(now: int, lifetime_ns: int | None) -> int | None:
+    if lifetime_ns is None:
+        return None
+    if not NS_PER_S <= lifetime_ns <= _LIFETIME_MAX_NS:
+        raise Invalid("--expires", f"{lifetime_ns / NS_PER_S:g} s", "a duration from 1s to 36500d, such as 30d")
+    return now + lifetime_ns
+
+
+def _named(session: Session, name: str) -> Token:
+    row = session.scalar(select(Token).where(Token.name == name))
+    if row is None:
+        raise NotFound("token", name, "see `tightship token list`")
+    return row
 
 
 def list_tokens(session: Session) -> list[results.Token]:
@@ -208,6 +259,7 @@ def list_tokens(session: Session) -> list[results.Token]:
             created_ns=row.created_ns,
             last_used_ns=row.last_used_ns,
             revoked_ns=row.revoked_ns,
+            expires_ns=row.expires_ns,
         )
         for row in session.scalars(select(Token).order_by(Token.id))
     ]
@@ -218,9 +270,7 @@ def revoke_token(session: Session, name: str, *, actor: str = "cli") -> None:
 
     :raises NotFound: there is no such token.
     """
-    row = session.scalar(select(Token).where(Token.name == name))
-    if row is None:
-        raise NotFound("token", name, "see `tightship token list`")
+    row = _named(session, name)
     if row.revoked_ns is None:
         row.revoked_ns = now_ns()
         audit(session, actor, "token.revoke", name)

@@ -14,7 +14,7 @@ from tightship_platform.settings import DEFAULT_PORT, load_settings
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port to listen on; Port to listen on; 0: any free one.",
+    help="Port to listen on; 0: any free one.",
 )
 def server(host: str, port: int) -> None:
     """Serve the API (/api/v1) and the dashboard.

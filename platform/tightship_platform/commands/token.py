@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.results.token import Token
 from tightship_platform.settings import load_settings
+from tightship_platform.units import parse_duration_ns
 from tightship_platform.vocabulary import Scope
+
+
+def _expires(default: str) -> Callable[[Any], Any]:
+    return click.option("--expires", metavar="TIME", help=f"Refuse it after this time, such as 30d. {default}")
+
+
+def _lifetime_ns(expires: str | None) -> int | None:
+    return None if expires is None else parse_duration_ns(expires)
 
 
 @click.group()
 def token() -> None:
-    """Create, list and revoke tokens, directly in the database (TIGHTSHIP_DATABASE_URL).
+    """Create, list, rotate and revoke tokens, directly in the database (TIGHTSHIP_DATABASE_URL).
 
     \b
     Scopes:
@@ -34,7 +46,8 @@ def token() -> None:
     type=click.Choice([scope.value for scope in Scope]),
     help="What the token permits; repeat for several.",
 )
-def create(name: str, scopes: tuple[str, ...]) -> None:
+@_expires("For ever by default.")
+def create(name: str, scopes: tuple[str, ...], expires: str | None) -> None:
     """Create a token called NAME and print it once; only its hash is stored."""
     settings = load_settings()
     from tightship_platform.api import auth
@@ -43,7 +56,7 @@ def create(name: str, scopes: tuple[str, ...]) -> None:
     engine.upgrade(settings)
     with engine.open_database(settings) as opened, opened.session() as session:
         first = not auth.any_active(session)
-        made = auth.create_token(session, name, [Scope(scope) for scope in scopes])
+        made = auth.create_token(session, name, [Scope(scope) for scope in scopes], lifetime_ns=_lifetime_ns(expires))
     click.echo(made)
     if first:
         click.echo(
@@ -76,12 +89,37 @@ def list_(as_json: bool) -> None:
                 " ".join(row.scopes),
                 clock(row.created_ns),
                 clock(row.last_used_ns),
-                "active" if row.revoked_ns is None else f"revoked {clock(row.revoked_ns)}",
+                _state(row),
             )
             for row in tokens
         ],
         empty="No token exists. Make one with: tightship token create NAME --scope read",
     )
+
+
+def _state(row: Token) -> str:
+    from tightship_platform.terminal import clock
+    from tightship_platform.units import now_ns
+
+    if row.revoked_ns is not None:
+        return f"revoked {clock(row.revoked_ns)}"
+    if row.expires_ns is None:
+        return "active"
+    return f"{'expires' if row.expires_ns > now_ns() else 'expired'} {clock(row.expires_ns)}"
+
+
+@token.command()
+@click.argument("name")
+@_expires("By default after as long as the old one had.")
+def rotate(name: str, expires: str | None) -> None:
+    """Replace the token called NAME and print the new one; the old one is refused from the next request on."""
+    settings = load_settings()
+    from tightship_platform.api import auth
+    from tightship_platform.database import engine
+
+    with engine.open_database(settings) as opened, opened.session() as session:
+        made = auth.rotate_token(session, name, lifetime_ns=_lifetime_ns(expires))
+    click.echo(made)
 
 
 @token.command()

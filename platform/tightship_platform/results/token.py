@@ -14,8 +14,10 @@ class Token:
     scopes: list[str]
     """What it permits: `ingest`, `read`, `capture`, `apply`, `admin`."""
     created_ns: int
-    """When it was made."""
+    """When it was made, or rotated."""
     last_used_ns: int | None
     """When it was last used, to the minute; null: never."""
     revoked_ns: int | None
-    """When it was revoked; null: it is active."""
+    """When it was revoked; null: never."""
+    expires_ns: int | None
+    """From when on it is refused; null: never."""

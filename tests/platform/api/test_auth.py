@@ -22,13 +22,16 @@ from tightship_platform.api.auth import (
     is_loopback,
     list_tokens,
     revoke_token,
+    rotate_token,
 )
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Audit, Token
 from tightship_platform.errors import Conflict, Invalid, NotFound
+from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
 
 ADMIN = "admin-token-of-tests"
+DAY_NS = 86_400 * NS_PER_S
 
 
 @pytest.fixture
@@ -86,6 +89,68 @@ def test_what_is_done_to_tokens_is_written_down_once(database: Database) -> None
             ("bob", "token.revoke", "ci"),
         ]
         assert rows[0].detail == {"scopes": ["read"]}
+
+
+def test_an_expired_token_is_refused_with_the_reason(closed: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closed.database.session() as session:
+        made = create_token(session, "shift", [Scope.READ, Scope.ADMIN], lifetime_ns=30 * DAY_NS)
+        created = list_tokens(session)[0].created_ns
+        assert list_tokens(session)[0].expires_ns == created + 30 * DAY_NS
+    with closed.http(made) as http:
+        ok(http.get("/runs"))
+        monkeypatch.setattr(auth, "now_ns", lambda: created + 30 * DAY_NS - 1)
+        ok(http.get("/runs"))
+        monkeypatch.setattr(auth, "now_ns", lambda: created + 30 * DAY_NS)
+        refused(http.get("/runs"), 401, "'shift' expired at 2", "tightship token rotate")
+        refused(http.post("/runs", json=run_record()), 401, "expired")
+        assert http.get("/health").status_code == 200
+    with browser(closed) as pages:
+        answer = pages.post("/login", data={"token": made})
+        assert (answer.status_code, "has expired" in answer.text) == (401, True)
+
+
+def test_an_expired_token_does_not_open_a_server(
+    platform_env: Any, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(platform_env.settings).database.session() as session:
+        create_token(session, "shift", [Scope.READ], lifetime_ns=DAY_NS)
+    monkeypatch.setattr(auth, "now_ns", lambda: now_ns() + 2 * DAY_NS)
+    with serve(platform_env.settings).http() as http:
+        refused(http.get("/runs"), 401)
+
+
+def test_a_rotated_token_has_the_name_the_scopes_and_the_lifetime_of_the_old_one(closed: Served) -> None:
+    with closed.database.session() as session:
+        old = create_token(session, "ci", [Scope.READ], lifetime_ns=DAY_NS)
+    with closed.http(old) as http:
+        ok(http.get("/runs"))
+    with closed.database.session() as session:
+        new = rotate_token(session, "ci", actor="ann")
+    with closed.http(old) as http:
+        refused(http.get("/runs"), 401)
+    with closed.http(new) as http:
+        ok(http.get("/runs"))
+        refused(http.post("/runs", json=run_record()), 403, "it has: read")
+    with closed.database.session() as session:
+        (row,) = list_tokens(session)
+        assert row.expires_ns == row.created_ns + DAY_NS
+        rotate_token(session, "ci", lifetime_ns=2 * DAY_NS)
+        (row,) = list_tokens(session)
+        assert row.expires_ns == row.created_ns + 2 * DAY_NS
+        actions = session.scalars(select(Audit.action).order_by(Audit.id)).all()
+        assert actions == ["token.create", "token.rotate", "token.rotate"]
+        revoke_token(session, "ci")
+    for name, fault in (("ci", Conflict), ("nobody", NotFound)):
+        with pytest.raises(fault), closed.database.session() as session:
+            rotate_token(session, name)
+
+
+@pytest.mark.parametrize("lifetime_ns", [0, -1, 40_000 * 86_400 * 10**9, 10**30])
+def test_a_lifetime_that_is_none_is_refused(database: Database, lifetime_ns: int) -> None:
+    with pytest.raises(Invalid, match="--expires is"), database.session() as session:
+        create_token(session, "ci", [Scope.READ], lifetime_ns=lifetime_ns)
+    with database.session() as session:
+        assert list_tokens(session) == []
 
 
 def test_a_stored_scope_that_this_release_does_not_know_grants_nothing(closed: Served) -> None:

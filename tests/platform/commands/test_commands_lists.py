@@ -298,7 +298,7 @@ def test_a_token_is_made_shown_once_listed_and_revoked(make_platform_env: Any, m
         ("ci", ["ingest", "read"], None),
         ("ops", ["admin"], None),
     ]
-    assert set(listed[0]) == {"name", "scopes", "created_ns", "last_used_ns", "revoked_ns"}
+    assert set(listed[0]) == {"name", "scopes", "created_ns", "last_used_ns", "revoked_ns", "expires_ns"}
     assert run_cli("token", "revoke", "ci").exit_code == 0
     table = run_cli("token", "list").stdout
     assert "revoked" in table
@@ -308,6 +308,21 @@ def test_a_token_is_made_shown_once_listed_and_revoked(make_platform_env: Any, m
     assert isinstance(run_cli("token", "create", "a\nb", "--scope", "read").exception, Invalid)
     assert isinstance(run_cli("token", "create", "x", "--scope", "everything").exception, TightshipError)
     assert isinstance(run_cli("token", "create", "x").exception, TightshipError)
+
+
+def test_a_token_may_expire_and_be_rotated(platform_env: Any) -> None:
+    old = run_cli("token", "create", "shift", "--scope", "read", "--expires", "30d").stdout.strip()
+    assert "expires" in words(run_cli("token", "list").stdout)
+    new = run_cli("token", "rotate", "shift").stdout.strip()
+    assert new.startswith("ts_")
+    assert new != old
+    (row,) = json.loads(run_cli("token", "list", "--json").stdout)
+    assert row["expires_ns"] - row["created_ns"] == 30 * 86_400 * 10**9
+    for given in ("soon", "-1d", "0", "99999d"):
+        for command in (("rotate", "shift"), ("create", "other", "--scope", "read")):
+            assert isinstance(run_cli("token", *command, f"--expires={given}").exception, Invalid)
+    assert json.loads(run_cli("token", "list", "--json").stdout) == [row]
+    assert isinstance(run_cli("token", "rotate", "nobody").exception, NotFound)
 
 
 def test_no_token_says_how_to_make_one(platform_env: Any) -> None:

@@ -53,6 +53,8 @@ async def log_in(request: Request) -> Response:
     caller = await run_in_threadpool(access.recognise, token)
     if caller is None:
         return _page(target, "This token is unknown or revoked.", 401)
+    if caller.expired_ns is not None:
+        return _page(target, "This token has expired.", 401)
     if not caller.may(Scope.READ):
         return _page(target, "This token lacks the scope 'read', which the pages need.", 403)
     answer.set_cookie(

@@ -20,6 +20,7 @@ class Token(Base):
     created_ns: Mapped[ns]
     last_used_ns: Mapped[int | None] = mapped_column(BigInteger)
     revoked_ns: Mapped[int | None] = mapped_column(BigInteger)
+    expires_ns: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Audit(Base):
