@@ -320,6 +320,8 @@ class Refusal:
 
 LEASE_NS = 30_000_000_000
 """A lease that is not renewed by a report for this long is taken back."""
+MAX_HEARTBEAT_RUNS = 1000
+"""Runs in one heartbeat; an agent that sees more sends several, which add up."""
 MAX_CAPTURE_ATTEMPTS = 3
 MIN_CAPTURE_NS = 10_000_000
 MAX_CAPTURE_NS = 60_000_000_000

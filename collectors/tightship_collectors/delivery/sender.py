@@ -15,6 +15,7 @@ One thread, so that a slow network never delays a sample. What an answer means:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -31,7 +32,7 @@ from tightship_collectors.delivery.spool import Entry, Spool
 from tightship_platform.client import ApiClient, ApiError
 from tightship_platform.errors import ServerUnreachable
 from tightship_platform.units import plural
-from tightship_platform.wire import Heartbeat
+from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat
 
 LOG = logging.getLogger(__name__)
 
@@ -161,7 +162,8 @@ class Sender:
 
     def _send_heartbeat(self, heartbeat: Heartbeat) -> None:
         try:
-            self._client.post("/hosts/heartbeat", heartbeat)
+            for part in split_heartbeat(heartbeat, MAX_HEARTBEAT_RUNS):
+                self._client.post("/hosts/heartbeat", part)
         except (ServerUnreachable, ApiError, ValueError) as error:
             if isinstance(error, ApiError) and 400 <= error.http_status < 500 and error.http_status not in _WAIT:
                 # The next one is a new one: there is nothing to keep.
@@ -293,6 +295,12 @@ class Sender:
         self._held_back.try_again()
         entries, size = self._spool.backlog()
         LOG.info("The server answers again; %d records (%d KiB) are on their way", entries, size // 1024)
+
+
+def split_heartbeat(heartbeat: Heartbeat, max_runs: int) -> list[Heartbeat]:
+    """The heartbeat in parts of at most `max_runs` runs; what it says of the host is in each."""
+    firsts = range(0, len(heartbeat.runs) or 1, max_runs)
+    return [dataclasses.replace(heartbeat, runs=heartbeat.runs[first : first + max_runs]) for first in firsts]
 
 
 def _rows(answer: Any, name: str) -> int:

@@ -33,7 +33,7 @@ from tightship_platform.wire import (
     LeaseRequest,
 )
 
-MAX_RUNS = 1000
+MAX_RUNS = 10_000
 MAX_RANKS = 100_000
 _REPORTABLE = (
     CaptureState.REQUESTED,

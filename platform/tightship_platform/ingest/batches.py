@@ -15,7 +15,7 @@ from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices, put_host
 from tightship_platform.ingest.refused_rows import RefusedRows
-from tightship_platform.ingest.runs import MAX_RUNS, revive, runs_by_key, seen
+from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import count_steps, put_steps
 from tightship_platform.samples import rollups
 from tightship_platform.samples.retention import (
@@ -31,8 +31,8 @@ from tightship_platform.wire import AllocationRecord, Batch, BatchReceived, Step
 
 MAX_ROWS = 200_000
 """Rows of one batch; an agent that has more to tell sends several."""
-MAX_BATCH_RUNS = 2 * MAX_RUNS
-"""Runs of one batch: those that live, and those that ended since the last one."""
+MAX_RUNS = 5000
+"""Runs of one batch; no agent sends one of more rows."""
 MAX_BUCKET_NS = 86_400_000_000_000
 
 
@@ -52,7 +52,7 @@ def apply_batch(
 
     :param refused: rows that were left out of the batch before it came here.
     :raises Invalid: its host, or the number of its devices, is not acceptable; nothing was changed.
-    :raises TooLarge: more than MAX_ROWS rows, or than MAX_BATCH_RUNS runs; nothing was changed.
+    :raises TooLarge: more than MAX_ROWS rows, or than MAX_RUNS runs; nothing was changed.
     """
     now = now_ns() if now is None else now
     refused = RefusedRows() if refused is None else refused
@@ -77,8 +77,8 @@ def apply_batch(
     mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in allocations}
     device_ids = put_devices(session, host_id, devices, mentioned)
     first, last = _span_of_runs(run_samples, steps, allocations)
-    if len(first) > MAX_BATCH_RUNS:
-        raise TooLarge(f"A batch of {len(first)} runs is larger than {MAX_BATCH_RUNS}; send it in parts")
+    if len(first) > MAX_RUNS:
+        raise TooLarge(f"A batch of {len(first)} runs is larger than {MAX_RUNS}; send it in parts")
     runs, unknown = runs_by_key(session, first, batch.host)
     apply_allocations(session, runs, device_ids, allocations)
 

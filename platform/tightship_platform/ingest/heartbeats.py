@@ -9,9 +9,9 @@ from tightship_platform.database.models import Host, Run
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import hold_now
 from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
-from tightship_platform.ingest.runs import MAX_RUNS, revive, runs_by_key, seen
+from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.units import now_ns
-from tightship_platform.wire import Heartbeat, LiveRun, RankRecord, SourceState
+from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat, LiveRun, RankRecord, SourceState
 
 MAX_RANKS = 10_000
 MAX_ENTRIES = 64
@@ -61,8 +61,8 @@ def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
 def _check(beat: Heartbeat, now: int) -> tuple[dict[str, Fact], list[dict[str, str]]]:
     validation.name("Host", beat.host)
     validation.time_ns("Heartbeat time_ns", beat.time_ns, now)
-    if len(beat.runs) > MAX_RUNS:
-        raise Invalid("Live runs of one host", len(beat.runs), f"at most {MAX_RUNS}")
+    if len(beat.runs) > MAX_HEARTBEAT_RUNS:
+        raise Invalid("Number of runs in a heartbeat", len(beat.runs), f"at most {MAX_HEARTBEAT_RUNS}; send several")
     for live in beat.runs:
         validation.key("Run", live.run)
         if live.since_ns != 0:

@@ -26,8 +26,6 @@ UNKNOWN_WORKFLOW = "unknown"
 """Holds runs that an agent saw and no launcher announced yet."""
 SOURCE_LAUNCH = "launch"
 SOURCE_AGENT = "agent"
-MAX_RUNS = 1000
-"""Live runs of one host: more than its agent looks after."""
 MAX_LABELS = 64
 MAX_ARGUMENTS = 256
 ARGUMENT_MAX = 4096

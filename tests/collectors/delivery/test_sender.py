@@ -23,7 +23,7 @@ from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Sender
 from tightship_collectors.delivery.spool import Spool
 from tightship_platform.client import ApiClient
 from tightship_platform.settings import Settings
-from tightship_platform.wire import Heartbeat
+from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat, LiveRun
 
 
 class Server:
@@ -261,7 +261,8 @@ def test_a_record_that_the_server_always_puts_off_blocks_no_other_and_is_set_asi
         return later if body in ({"n": 1}, {"run": "poison"}) else 200
 
     server.answer = answer
-    (left / "1.json").write_text('{"run": "poison"}')
+    (left / "1.json.tmp").write_text('{"run": "poison"}')
+    (left / "1.json.tmp").rename(left / "1.json")
     put(spool, sender, 0, 1, 2)
     wait_for(lambda: numbers(server) == [0, 2])
     assert list(aside.iterdir()) == [], "one that passed is no proof"
@@ -349,6 +350,17 @@ def test_a_heartbeat_passes_a_backlog_but_not_the_records_of_its_moment(
     offered.set()
     wait_for(lambda: len(server.got) == 21)
     assert [path for path, _ in server.got].index("/hosts/heartbeat") <= 1, "after the record that was under way"
+
+
+def test_a_heartbeat_of_many_runs_goes_in_parts(server: Server, started: tuple[Sender, Spool]) -> None:
+    """The server takes so many at once; what the parts say adds up."""
+    sender, _ = started
+    runs = [LiveRun(run=f"r{number}") for number in range(2 * MAX_HEARTBEAT_RUNS + 1)]
+    sender.offer(Heartbeat(host="h", time_ns=1, agent_version="1", runs=runs))
+    wait_for(lambda: len(server.bodies("/hosts/heartbeat")) == 3)
+    parts = [[run["run"] for run in body["runs"]] for body in server.bodies("/hosts/heartbeat")]
+    assert [len(part) for part in parts] == [MAX_HEARTBEAT_RUNS, MAX_HEARTBEAT_RUNS, 1]
+    assert [run for part in parts for run in part] == [run.run for run in runs]
 
 
 def test_a_refused_heartbeat_is_said_once_and_records_still_flow(
