@@ -14,7 +14,7 @@ from capture_steps import NOW, armed
 from click.testing import CliRunner
 from conftest import POSTGRES, PlatformEnv
 from processes import at_once
-from records import started
+from records import batch, host_samples, started
 from sqlalchemy import select
 
 from tightship_platform import ingest
@@ -185,6 +185,8 @@ def test_another_installation_removes_nothing_until_a_person_says_so(
     store = ArtifactStore(str(folder))
     with open_database(platform_env.settings) as database:
         ours = _fill(database, store)
+        with database.session() as session:  # without one, nothing is known to be old
+            ingest.apply_batch(session, batch(host_samples=host_samples([now_ns()])))
     capture = ours[0].split("/")[2]
     hashes = [f"{number:064x}" for number in range(20)]
     theirs = [store.write(trace_key("b1", "c1", 0, hashed), [b"x"], max_bytes=9).key for hashed in hashes]
