@@ -22,13 +22,15 @@ from pathlib import Path
 
 from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.processes import Process, ProcessTable
-from tightship_collectors.jobs.ranks import read_ranks
+from tightship_collectors.jobs.ranks import MAX_FILES, read_ranks
 from tightship_collectors.sources.base import OK
 from tightship_platform.units import plural
 from tightship_platform.wire import SourceState
 
 LOG = logging.getLogger(__name__)
 
+MAX_RUNS = 1000
+"""Live runs of a host that the server takes notice of."""
 MAX_RUNS_PER_USER = 256
 """More live runs of one user on one host than this are an attack; that user's newest are not attributed."""
 
@@ -68,7 +70,7 @@ class Attribution:
         self._refused: dict[int, dict[str, str]] = {}
         """User → run that a process of theirs claims → why it is not believed."""
         self._beyond: Counter[int] = Counter()
-        """User → claims beyond MAX_RUNS_PER_USER, at the last look."""
+        """User → claims beyond their share, at the last look."""
         self._elsewhere: set[str] = set()
 
     def update(self) -> list[LocalRun]:
@@ -80,15 +82,17 @@ class Attribution:
         runs: dict[str, LocalRun] = {}
         looked_at: Counter[int] = Counter()
         self._beyond.clear()
-        for (run, run_dir, uid), processes in groups.items():
-            if not self._is_served(run_dir.parent, uid):
-                self._elsewhere.add(run)
-                continue
+        served = {group: processes for group, processes in groups.items() if self._is_served(group[1].parent, group[2])}
+        self._elsewhere.update(run for run, _, _ in groups.keys() - served.keys())
+        claims = Counter(uid for _, _, uid in served)
+        share = _share(claims)
+        for (run, run_dir, uid), processes in served.items():
             looked_at[uid] += 1
-            if looked_at[uid] > MAX_RUNS_PER_USER:
+            if looked_at[uid] > share:
                 self._beyond[uid] += 1
             elif run not in runs and self._is_valid(run, run_dir, uid):
-                runs[run] = self._local_run(run, run_dir, uid, processes)
+                files = MAX_FILES // min(claims[uid], share)
+                runs[run] = self._local_run(run, run_dir, uid, processes, files)
         return list(runs.values())
 
     def state(self) -> SourceState:
@@ -97,7 +101,7 @@ class Attribution:
         if self._elsewhere:
             detail += f"; {len(self._elsewhere)} of other runtime directories left alone"
         for uid, number in sorted(self._beyond.items()):
-            detail += f"; user {uid} has {number} runs more than the {MAX_RUNS_PER_USER} that are attributed"
+            detail += f"; {number} runs of user {uid} are too many to be attributed"
         for uid, refused in sorted(self._refused.items()):
             for run, why in sorted(refused.items())[:MAX_REFUSALS_SHOWN]:
                 detail += f"; {run} refused: {why}"
@@ -105,13 +109,13 @@ class Attribution:
                 detail += f"; {len(refused) - MAX_REFUSALS_SHOWN} more claims of user {uid} refused"
         return SourceState(name="attribution", state=OK, detail=detail[:1000])
 
-    def _local_run(self, run: str, run_dir: Path, uid: int, processes: list[Process]) -> LocalRun:
+    def _local_run(self, run: str, run_dir: Path, uid: int, processes: list[Process], files: int) -> LocalRun:
         view = HostRun(
             run=run,
             run_dir=run_dir,
             uid=uid,
             pids=tuple(p.pid for p in processes),
-            ranks=read_ranks(run_dir, uid=uid),
+            ranks=read_ranks(run_dir, uid=uid, most=files),
             start_ns=processes[0].start_ns,
         )
         external_id = next((p.claim.external_id for p in processes if p.claim.external_id), None)
@@ -160,6 +164,14 @@ class Attribution:
             if not kept:
                 del self._refused[uid]
         self._elsewhere &= live
+
+
+def _share(claims: Counter[int]) -> int:
+    """Runs that each user may have, so that all have room; a user with fewer than that loses nothing."""
+    share = MAX_RUNS_PER_USER
+    while share > 1 and sum(min(number, share) for number in claims.values()) > MAX_RUNS:
+        share -= 1
+    return share
 
 
 def _unfit(run: str, run_dir: Path, uid: int) -> str:

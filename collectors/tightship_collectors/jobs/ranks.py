@@ -21,24 +21,25 @@ from tightship_collectors.jobs.live_run import RankView
 from tightship_collectors.jobs.user_folder import user_folder
 
 MAX_FILES = 4096
-"""More control files than this are not a job but an attack; the rest is not read."""
+"""More control files of one user than this are not jobs but an attack; the rest is not read."""
 
 HELPERS = Flag.MP_CHILD | Flag.FORKED | Flag.LAUNCHER
 """Without a step, such a process is no rank."""
 
 
-def read_ranks(run_dir: Path, *, uid: int | None = None) -> tuple[RankView, ...]:
+def read_ranks(run_dir: Path, *, uid: int | None = None, most: int | None = None) -> tuple[RankView, ...]:
     """Every live process of the run that imported torch, in order of rank, then pid. Empty when there is none.
 
     A control file counts only if it belongs to the owner of the run directory, and the process that it names lives,
     belongs to that user and started when the file says (a recycled pid is somebody else).
 
     :param uid: whose directory it has to be; None: whoever owns it.
+    :param most: control files that are read; None: MAX_FILES.
     """
     try:
         uid = os.lstat(run_dir).st_uid if uid is None else uid
         with user_folder(run_dir, uid, FOLDER) as folder, os.scandir(folder) as entries:
-            names = [entry.name for _, entry in zip(range(MAX_FILES), entries, strict=False)]
+            names = [entry.name for _, entry in zip(range(most or MAX_FILES), entries, strict=False)]
     except OSError:
         return ()
     files = []

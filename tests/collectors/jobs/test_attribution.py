@@ -6,13 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from waiting import wait_for
 
-from tightship_collectors.jobs.attribution import MAX_REFUSALS_REPORTED, MAX_RUNS_PER_USER, Attribution
+from tightship_collectors.jobs import attribution as attribution_module
+from tightship_collectors.jobs import ranks
+from tightship_collectors.jobs.attribution import MAX_REFUSALS_REPORTED, MAX_RUNS, MAX_RUNS_PER_USER, Attribution
 from tightship_collectors.jobs.processes import YOUNG_S, ProcessTable
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
@@ -406,7 +409,7 @@ def test_one_users_many_runs_cost_the_others_nothing(
     runs = attribution.update()
     assert [run.view.run for run in runs] == [f"{number:016x}" for number in range(MAX_RUNS_PER_USER)]
     detail = attribution.state().detail
-    assert f"user {uid} has 10 runs more than the {MAX_RUNS_PER_USER} that are attributed" in detail
+    assert f"10 runs of user {uid} are too many to be attributed" in detail
     assert f"more claims of user {forged} refused" in detail
     assert f"{KEY} refused" in detail, "not hidden by the others' claims"
     assert sum(KEY in record.message for record in caplog.records) == 1
@@ -414,6 +417,38 @@ def test_one_users_many_runs_cost_the_others_nothing(
         run_dir = make_run(runtime_dir)
         os.chown(run_dir, others, others)
         assert attribution.update()[-1].view.uid == others
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs other users")
+def test_many_users_with_many_runs_share_what_the_server_takes(proc: FakeProc, runtime_dir: Path) -> None:
+    pid = 1000
+    for uid, number in ((40001, 3), (40002, 400), (40003, 400), (40004, 400), (40005, 400), (40006, 20)):
+        for n in range(number):
+            key = f"{uid - 40000:x}{n:015x}"
+            run_dir = make_run(runtime_dir, key)
+            os.chown(run_dir, uid, uid)
+            proc.put(pid := pid + 1, ticks=pid, uid=uid, env=claim(run_dir, key))
+    attribution = Attribution(runtime_dir, table=ProcessTable(proc.root))
+    found = Counter(run.view.uid for run in attribution.update())
+    assert (found[40001], found[40006]) == (3, 20)
+    assert [found[uid] for uid in range(40002, 40006)] == [244] * 4
+    assert found.total() <= MAX_RUNS
+
+
+def test_one_users_many_control_files_are_not_all_read(
+    proc: FakeProc, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attribution_module, "MAX_FILES", 40)
+    for number in range(4):
+        key = f"{number:016x}"
+        folder = make_run(runtime_dir, key) / "ranks"
+        for pid in range(1, 31):
+            (folder / str(pid)).touch()
+        proc.put(1000 + number, ticks=number, uid=os.getuid(), env=claim(runtime_dir / key, key))
+    read: list[Path] = []
+    monkeypatch.setattr(ranks, "read_rank_file", lambda path, uid: read.append(path))
+    assert len(Attribution(runtime_dir, table=ProcessTable(proc.root)).update()) == 4
+    assert Counter(path.parent.parent.name for path in read) == {f"{number:016x}": 10 for number in range(4)}
 
 
 def test_a_large_environment_is_read_whole(proc: FakeProc) -> None:
