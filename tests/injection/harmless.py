@@ -86,10 +86,11 @@ def _overlapped(block: Block, base: Base) -> None:
 
 
 def _products(block: Block, base: Base) -> None:
-    """Half precision, aligned along memory; on tensor cores; in one the number of rows is odd."""
+    """Half precision, aligned along memory; on tensor cores; in one the number of rows is odd. No device is faster with
+    sizes like these."""
     types, each = [block.any_of(*HALVES)] * 2, block.length_ns // 4
     for at in range(4):
-        rows = SIZE - at
+        rows = 1024 * SIZE - at
         dims = [[rows, SIZE], [SIZE, SIZE]]
         block.launched("aten::mm", at * each, (at + 1) * each, "gemm_align8", dims=dims, types=types, **BIG)
 
@@ -112,15 +113,16 @@ def _fused_update(block: Block, base: Base) -> None:
 
 
 def _long_elementwise(block: Block, base: Base) -> None:
-    """Each of them is worth its launch."""
+    """Each of them is worth its launch, and stands alone between products."""
     each = 60 * US
     for at in range(block.length_ns // each):
-        block.launched("aten::mul", at * each, (at + 1) * each, block.any_of(*ELEMENTWISE), **BIG)
+        name, kernel = ("aten::mul", block.any_of(*ELEMENTWISE)) if at % 2 else ("aten::mm", "ampere_bf16_s16816gemm")
+        block.launched(name, at * each, (at + 1) * each, kernel, **BIG)
 
 
 def _fused_attention(block: Block, base: Base) -> None:
     half, end = block.any_of(*HALVES), block.length_ns
-    scores = [[16, 64, 64], [], []]
+    scores = [[1 << 20, 64, 64], [], []]  # as much as any device moves in that time
     block.launched("aten::_scaled_dot_product_flash_attention", 0, end // 2, "flash_fwd_kernel", **BIG)
     block.launched("aten::_softmax", end // 2, end, "softmax_warp", dims=scores, types=[half, "Scalar", ""], **BIG)
 

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from injection.bases import LARGE, SMALL, own, reference
 from injection.defects import DEFECTS

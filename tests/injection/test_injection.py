@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -120,3 +121,9 @@ def test_opening_time_moves_everything_after_it_and_nothing_before(tmp_path: Pat
 def test_the_error_is_that_of_the_saving() -> None:
     outcome = Outcome(rule="r", base="b", found=True, injected_ns=200, claimed_ns=210, false=frozenset())
     assert outcome.error_frac == pytest.approx(0.05)
+
+
+def test_the_report_is_a_program() -> None:
+    """`make injection` starts it by its path, without the paths that pytest sets."""
+    program = f"import runpy; runpy.run_path({str(Path(__file__).with_name('report.py'))!r}, run_name='report')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
