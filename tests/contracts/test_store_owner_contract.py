@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import Capture, ok, serving, sha256, trace_file
+from api_calls import Capture, Served, ok, refused, serving, sha256, trace_file
 from capture_steps import NOW, armed
 from click.testing import CliRunner
 from conftest import POSTGRES, PlatformEnv
@@ -38,6 +39,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
     """An empty store, once of each kind."""
     urls = {"folder": str(tmp_path / "store"), "memory": f"memory://{os.urandom(8).hex()}"}
     return ArtifactStore(urls[request.param])
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def served(request: pytest.FixtureRequest, make_platform_env: Callable[..., PlatformEnv]) -> Iterator[Served]:
+    with serving(make_platform_env(database=request.param).settings) as running:
+        yield running
 
 
 def _fill(database: Database, store: ArtifactStore) -> list[str]:
@@ -72,6 +79,35 @@ def test_an_empty_store_is_claimed_once(database: Database, store: ArtifactStore
     assert _fault(database, store) is None
     assert _traces(store) == files
     assert _sweep(database, store) == 1
+
+
+def test_an_empty_place_is_not_taken_for_the_store_that_traces_are_in(served: Served) -> None:
+    """A volume that is not mounted: what is uploaded there would be hidden by it later."""
+    folder = Path(served.settings.artifacts_url)
+    with served.http() as http:
+        first, second = Capture(http), Capture(http, run="11aa11bb22cc33dd")
+        first.write()
+        ok(first.put(trace_file()))
+        second.write()
+        folder.rename(folder.with_name("elsewhere"))
+        refused(second.put(trace_file()), 503, "is empty, and the database names traces; mount its volume or correct")
+        assert not list(folder.rglob("*")), "nothing was put there"
+        folder.with_name("elsewhere").rename(folder)
+        ok(second.put(trace_file()))
+        assert second.now()["state"] == "uploaded"
+
+
+def test_a_person_may_begin_with_an_empty_store(served: Served) -> None:
+    folder = Path(served.settings.artifacts_url)
+    with served.http() as http:
+        first, second = Capture(http), Capture(http, run="11aa11bb22cc33dd")
+        for capture in (first, second):
+            capture.write()
+        ok(first.put(trace_file()))
+        shutil.rmtree(folder)
+        refused(second.put(trace_file()), 503, "or run `tightship db adopt-store` to begin with an empty one")
+        store_owner.adopt(served.database, open_artifacts(served.settings))
+        ok(second.put(trace_file()))
 
 
 def test_a_store_with_traces_and_no_id_is_left_alone_until_it_is_adopted(

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from tightship_platform.captures.artifact_store import TRACES, ArtifactStore, StoreTrouble
 from tightship_platform.database import upsert
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Installation
+from tightship_platform.database.models import Installation, Trace
 from tightship_platform.errors import Conflict, NotFound
 
 MARKER = f"{TRACES}/tightship-installation"
@@ -87,9 +87,18 @@ def require_present(session: Session, store: ArtifactStore) -> None:
 
 
 def claim(database: Database, store: ArtifactStore) -> None:
-    """Make the store this installation's where it holds neither traces nor an id; called before each upload."""
+    """Make the store this installation's where it holds neither traces nor an id; called before each upload.
+
+    :raises StoreTrouble: the database has used a store and names traces in it, so that store is missing.
+    """
     if read_owner(store) is None and not _holds_traces(store):
         with database.session() as session:
+            used = session.scalar(select(Installation.key)) is not None
+            if used and session.scalar(select(Trace.id).where(Trace.removed_ns.is_(None)).limit(1)) is not None:
+                raise StoreTrouble(
+                    f"The artifact store {store.shown_url} is empty, and the database names traces; mount its volume "
+                    "or correct TIGHTSHIP_ARTIFACTS_URL, or run `tightship db adopt-store` to begin with an empty one"
+                )
             ours = installation_id(session)
         _write(store, ours)
 
