@@ -26,7 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from tightship_platform.database.models import Audit, Token
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from tightship_platform.results import token as results
-from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import NAME_MAX
 
@@ -167,7 +167,7 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
     exposed = not is_loopback(host) or not is_loopback(named)
     if exposed and 0 < len(settings.token) < ENVIRONMENT_LEAST:
         expected = f"at least {ENVIRONMENT_LEAST} characters where other machines reach the server"
-        raise Invalid("TIGHTSHIP_TOKEN", f"{len(settings.token)} characters, not shown", expected)
+        raise Invalid("TIGHTSHIP_TOKEN", f"{plural(len(settings.token), 'character')}, not shown", expected)
     with database.session() as session:
         has_token = bool(settings.token) or any_active(session)
     if has_token:

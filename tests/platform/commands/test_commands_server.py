@@ -72,6 +72,8 @@ def test_beyond_loopback_it_needs_a_token(env: Any) -> None:
     port = str(free_port())
     refused = tightship(env.environ, "server", "--host", "0.0.0.0", "--port", port)
     one_line(refused, "'0.0.0.0'", "tightship token create", "TIGHTSHIP_TOKEN", "127.0.0.1")
+    weak = tightship(env.environ | {"TIGHTSHIP_TOKEN": "a"}, "server", "--host", "0.0.0.0", "--port", port)
+    one_line(weak, "TIGHTSHIP_TOKEN is '1 character, not shown'", "at least 20 characters")
     made = tightship(env.environ, "token", "create", "ops", "--scope", "read")
     assert made.returncode == 0
     with Running(env.environ, "server", "--host", "0.0.0.0", "--port", port) as server:
