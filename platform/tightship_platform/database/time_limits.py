@@ -22,7 +22,7 @@ from tightship_platform.settings import Settings
 GRACE_S = 5
 CONNECT_S = 5
 TASK_S = 600
-"""A task is killed after this long (`tasks.app.HARD_LIMIT_S`)."""
+"""A task of a worker is killed after this long."""
 _PROBE_S = 2
 _KEEPALIVES = 3
 _NOTHING_READY = 0

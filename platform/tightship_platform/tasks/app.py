@@ -16,6 +16,7 @@ from celery import Celery
 from celery.exceptions import OperationalError
 from kombu.exceptions import KombuError
 
+from tightship_platform.database.time_limits import TASK_S
 from tightship_platform.errors import Invalid
 from tightship_platform.settings import Settings
 from tightship_platform.tasks import folder_broker, registry
@@ -27,7 +28,7 @@ ANALYZE_CAPTURE = "tightship_analyzers.analyze_capture"
 
 SOFT_LIMIT_S = 540
 """A task that runs this long is asked to stop …"""
-HARD_LIMIT_S = 600
+HARD_LIMIT_S = TASK_S
 """… and killed after this long."""
 _VISIBILITY_S = 3 * HARD_LIMIT_S
 _CONNECT_S = 3
