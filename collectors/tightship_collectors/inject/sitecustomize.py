@@ -35,7 +35,6 @@ GUARD_MAX_S = 60.0
 """The guard never waits longer for a trace, whatever deadline the control file names."""
 SETTLE_MAX_S = 4.0
 """How long after the trace is complete the agent may take to say that Kineto is idle."""
-
 OPENING_S = 1.0
 """So close to the start of a window nothing is cancelled: Kineto's own thread may be opening it."""
 TAIL_MAX_S = 10.0
@@ -357,12 +356,10 @@ class Job(object):
 # anything down, either waits for the trace or cancels the recording:
 # - it waits while the window is open and closes soon, and while the trace is being written;
 # - a recording that counts iterations would never end, because there are none any more: the guard counts on for it;
-# - it cancels where the window has not opened (the trace would show a job that is over), where it stays open for long,
-#   and where the agent's deadline has passed. It does so with the one means that Kineto has: a recording on request
-#   gives way to one that the process itself prepares, and while that stands, none is accepted;
-# - about the moment when the window opens it waits until that is over. Kineto's thread takes no lock between its look
-#   at the clock and the start of the recorder: cancelled in between, the recorder starts all the same, and nothing
-#   stops it any more (seen with torch 2.13).
+# - it cancels where the window has not opened (its trace would show a job that is over), stays open for long, or the
+#   agent's deadline has passed: a recording gives way to one that the process itself prepares, and none comes after it;
+# - it waits while the window opens: cancelled between its look at the clock and the start of its recorder, Kineto's
+#   thread starts that all the same, and nothing stops it any more (seen with torch 2.13).
 # os._exit and fatal signals run no exit functions, neither ours nor those of C++, and so are safe.
 
 # [Note: a job that profiles itself]
@@ -382,9 +379,7 @@ def wait_for_trace(file):
         return True
     trace = file.capture_path()
     start, end = file.u64[OFF_CAPTURE_START_NS // 8] / 1e9, file.u64[OFF_CAPTURE_END_NS // 8] / 1e9
-    while start - OPENING_S < time.time() < start + OPENING_S:
-        if os.path.exists(trace) or not file.u32[OFF_CAPTURE_IN_FLIGHT // 4]:
-            break
+    while abs(time.time() - start) < OPENING_S and file.u32[OFF_CAPTURE_IN_FLIGHT // 4] and not os.path.exists(trace):
         time.sleep(0.02)
     now = time.time()
     if now < start or now + TAIL_MAX_S < end:

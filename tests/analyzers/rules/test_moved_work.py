@@ -201,6 +201,26 @@ def test_workers_that_stay_start_once(tmp_path: Path) -> None:
     assert epochs(tmp_path, new=False) == []
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_loader_that_is_made_anew_hides_no_first_batch(tmp_path: Path, anew: bool) -> None:
+    """Calls of three batches each, fetched in the training thread."""
+    job = GpuJob()
+    for number in range(18):
+        begun = job.now_ns
+        if number % 3 == 0 and anew:
+            job.pause(10 * US)
+            job.frame_of("torch/utils/data/dataloader.py(492): __iter__", begun)
+        fetched = job.now_ns
+        job.pause(2 * MS)
+        job.host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", fetched, job.now_ns,
+                 category="user_annotation")  # fmt: skip
+        train(job)
+        job.step_of(begun)
+    [finding] = judge_trace(job.read(tmp_path), rules=(find_rule("starved-input"),)).findings
+    share = 2 / 3 if anew else 1
+    assert finding.saving.value == pytest.approx(share * 2 * MS, rel=0.03)
+
+
 def test_a_thread_that_writes_needs_the_time_of_the_saves(tmp_path: Path) -> None:
     finding = saving(tmp_path, 3 * MS)
     assert finding.saving.value == pytest.approx(REST_NS, rel=0.05), "then the thread has no pause"

@@ -127,8 +127,9 @@ def _parameters(names: Int32s) -> int:
     counts = counts[counts > 0]
     if not len(counts):
         return 0
-    shared = [count for count in set(counts.tolist()) if counts[counts % count == 0].sum() >= MOST_FRAC * len(names)]
-    return max([int(np.bincount(counts).argmax()), *shared])
+    most = [int(np.bincount(counts).argmax())]
+    most += [count for count in set(counts.tolist()) if counts[counts % count == 0].sum() >= MOST_FRAC * len(names)]
+    return max(most)
 
 
 def _hull(work: Table) -> Intervals:

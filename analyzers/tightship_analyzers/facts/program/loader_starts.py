@@ -40,8 +40,10 @@ class LoaderStarts:
     """Starting processes, up to `_reset`, and waiting for their end."""
     first_fetches: Intervals
     """Of each iteration that started processes."""
+    unhidden: Intervals
+    """The first fetch of every iteration, with processes started or without: nobody makes that batch ahead."""
     late: Intervals
-    """What these take beyond the median of the other fetches."""
+    """What those of `first_fetches` take beyond the median of the other fetches."""
 
     @classmethod
     def derive(cls, facts: Facts) -> Self:
@@ -53,12 +55,13 @@ class LoaderStarts:
         def calls(pattern: re.Pattern[str]) -> Frames:
             return frames.take(names.mask(frames.name, matcher(pattern)))
 
-        begun, started, ended = calls(ITERATION), calls(PROCESS), calls(ENDING)
-        begun = begun.take(Intervals.of_table(started).meets(begun.start_ns, begun.end_ns))
+        iterated, started, ended = calls(ITERATION), calls(PROCESS), calls(ENDING)
+        begun = iterated.take(Intervals.of_table(started).meets(iterated.start_ns, iterated.end_ns))
         fetches = facts.trace.annotations_named(LOADER)
         fetches = fetches.take(fetches.tid == window.tid).overlapping(window.start_ns, window.end_ns)
-        first = np.unique(np.searchsorted(fetches.start_ns, begun.end_ns))
-        first = first[first < len(fetches)]
+        # Samplers iterate within a fetch.
+        iterated = iterated.take(~Intervals.of_table(fetches).contains(iterated.start_ns))
+        first, first_of_any = (_first_after(fetches.start_ns, ends_ns) for ends_ns in (begun.end_ns, iterated.end_ns))
         others = np.delete(np.arange(len(fetches)), first)
         ordinary_ns = int(np.median(fetches.dur_ns[others])) if len(others) else 0
         start_ns, end_ns = fetches.start_ns[first], fetches.end_ns[first]
@@ -67,6 +70,7 @@ class LoaderStarts:
             count=len(begun) if len(ended) else 0,
             spans=(starting | Intervals.of_table(ended)).clip(window.start_ns, window.end_ns),
             first_fetches=Intervals.of(start_ns, end_ns).clip(window.start_ns, window.end_ns),
+            unhidden=Intervals.of_table(fetches.take(first_of_any)).clip(window.start_ns, window.end_ns),
             late=Intervals.of(start_ns, end_ns - ordinary_ns).clip(window.start_ns, window.end_ns),
         )
 
@@ -76,3 +80,10 @@ def _first_within(outer: Frames, inner: Frames) -> Int64s:
     starts = np.append(np.sort(inner.start_ns), np.iinfo(np.int64).max)
     found: Int64s = np.minimum(starts[np.searchsorted(starts, outer.start_ns)], outer.end_ns)
     return found
+
+
+def _first_after(starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
+    """Rows of the first that starts after each end."""
+    rows = np.unique(np.searchsorted(starts_ns, ends_ns))
+    kept: Int64s = rows[rows < len(starts_ns)]
+    return kept

@@ -28,6 +28,9 @@ Where every epoch starts new workers (`persistent_workers=False`) and that keeps
 finding: the workers stay. Sure is the time of starting and ending processes; the value adds what the first batch of
 an epoch takes beyond the others, the high end all of that batch. Needs Python stacks.
 
+The first batch of an iteration is not counted: no worker makes it ahead, and a loader that is made anew in each call
+has many such batches.
+
 A batch that is made in less time than handing it over takes (1 ms) is no finding: workers would slow the job down.
 
 Batches that workers make take idle cores of the host. A job that computes on the CPU needs these cores itself, and a
@@ -93,9 +96,12 @@ def judge(facts: Facts) -> Judgement:
         if new.measure_ns >= MIN_STEP_FRAC * window.window_ns:
             findings.append(_new_workers(facts, window, loader, starts, new))
             waits = waits - new
-    claims = within_window(facts, waits)
+    loading = loader.spans
+    if starts is not None and loader.in_process:
+        loading = loading - starts.unhidden
+    claims = within_window(facts, waits & loading)
     if claims.measure_ns >= MIN_STEP_FRAC * window.window_ns:
-        findings.append(_finding(facts, window, loader, claims))
+        findings.append(_finding(facts, window, loader, loading, claims))
     # One place, one finding: the larger.
     findings.sort(key=lambda one: one.saving.value)
     return list({one.place: one for one in findings}.values())
@@ -135,14 +141,15 @@ def _new_workers(
     )
 
 
-def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Intervals) -> Finding:
+def _finding(facts: Facts, window: Window, loader: LoaderRanges, loading: Intervals, claims: Intervals) -> Finding:
+    """:param loading: fetches that workers can hide."""
     wait_ns = claims.measure_ns // window.count
     rest_ns = max(1, window.mean_ns - wait_ns)
-    loading_ns, most_ns = loader.spans.measure_ns, 0
+    loading_ns, most_ns = loading.measure_ns, 0
     workers = max(2, min(MAX_WORKERS, math.ceil(loading_ns / window.count / rest_ns)))
     if loader.in_process:
-        back = moved(facts, claims, loader.spans, work_ns=loading_ns, threads=workers)
-        sure_ns = moved(facts, claims, loader.spans, work_ns=loading_ns, threads=1).claims.measure_ns
+        back = moved(facts, claims, loading, work_ns=loading_ns, threads=workers)
+        sure_ns = moved(facts, claims, loading, work_ns=loading_ns, threads=1).claims.measure_ns
         # What comes back is loading, of which the workers need their share: s <= 1 - s / n.
         most_frac = workers / (workers + 1)
         sure_ns = max(0, sure_ns - int(HAND_OVER_FRAC * loading_ns))
@@ -153,7 +160,7 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, claims: Interva
             most_ns = min(loading_ns, facts[DeviceGaps].spans.measure_ns)
     else:
         # The workers keep the device waiting, so a batch takes them a whole step.
-        back = moved(facts, claims, loader.spans, work_ns=window.window_ns, threads=2)
+        back = moved(facts, claims, loading, work_ns=window.window_ns, threads=2)
         sure_ns, most_frac = 0, 0.5
     hot, hot_frac = _hot_function(facts, claims)
     loop = _loop_place(facts, loader)
