@@ -140,10 +140,10 @@ def test_beyond_loopback_without_a_token_ends_it_with_that_line(env: Any, port: 
 
 
 def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
-    environ = env.environ | {"TIGHTSHIP_TOKEN": "token-of-this-test"}
+    environ = env.environ | {"TIGHTSHIP_TOKEN": "token-of-this-very-test"}
     with Running(environ, "up", "--host", "0.0.0.0", "--port", str(port), "--no-worker") as up:
         up.hear("(tokens required)")
-        bearer = {"authorization": "Bearer token-of-this-test"}
+        bearer = {"authorization": "Bearer token-of-this-very-test"}
         url = f"http://127.0.0.1:{port}/api/v1/hosts"
         wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
         wait_for(
@@ -151,7 +151,7 @@ def test_with_a_token_the_agent_is_let_in(env: Any, port: int) -> None:
             "the agent's heartbeat",
         )
         assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 401
-        assert "token-of-this-test" not in up.output_so_far()
+        assert "token-of-this-very-test" not in up.output_so_far()
 
 
 def test_other_shells_hear_of_a_server_only_where_they_would_not_find_it(
