@@ -201,13 +201,13 @@ def test_workers_that_stay_start_once(tmp_path: Path) -> None:
     assert epochs(tmp_path, new=False) == []
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_a_loader_that_is_made_anew_hides_no_first_batch(tmp_path: Path, anew: bool) -> None:
+@pytest.mark.parametrize("remade", [True, False])
+def test_a_loader_that_is_made_in_each_call_hides_no_first_batch(tmp_path: Path, remade: bool) -> None:
     """Calls of three batches each, fetched in the training thread."""
     job = GpuJob()
     for number in range(18):
         begun = job.now_ns
-        if number % 3 == 0 and anew:
+        if number % 3 == 0 and remade:
             job.pause(10 * US)
             job.frame_of("torch/utils/data/dataloader.py(492): __iter__", begun)
         fetched = job.now_ns
@@ -217,7 +217,7 @@ def test_a_loader_that_is_made_anew_hides_no_first_batch(tmp_path: Path, anew: b
         train(job)
         job.step_of(begun)
     [finding] = judge_trace(job.read(tmp_path), rules=(find_rule("starved-input"),)).findings
-    share = 2 / 3 if anew else 1
+    share = 2 / 3 if remade else 1
     assert finding.saving.value == pytest.approx(share * 2 * MS, rel=0.03)
 
 

@@ -28,8 +28,8 @@ Where every epoch starts new workers (`persistent_workers=False`) and that keeps
 finding: the workers stay. Sure is the time of starting and ending processes; the value adds what the first batch of
 an epoch takes beyond the others, the high end all of that batch. Needs Python stacks.
 
-The first batch of an iteration is not counted: no worker makes it ahead, and a loader that is made anew in each call
-has many such batches.
+The first batch of an iteration is not counted: no worker makes it ahead, and a loader that is made in each call has
+many such batches.
 
 A batch that is made in less time than handing it over takes (1 ms) is no finding: workers would slow the job down.
 
