@@ -80,7 +80,7 @@ explore: install  ## every case of the sliced tests, then property, fuzz and inj
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)
 
-proof: install  ## apply fixes to real jobs, measure them beside what was predicted: docs/proof.md (half an hour)
+proof: install  ## apply fixes to real jobs, measure them beside what was predicted: docs/proof.md (an hour)
 	$(BIN)/python benchmarks/proof/proof.py $(ARGS)
 
 readings: install  ## our report against what was read in traces by hand; TIGHTSHIP_REFERENCE names the reference data
