@@ -103,7 +103,7 @@ def test_a_capture_asked_for_by_button_moves_through_its_stages(
         with here.page.expect_download() as download:
             here.page.get_by_role("link", name="rank 0").click()
         assert Path(download.value.path()).stat().st_size > 0
-        here.page.wait_for_function("!document.getElementById('run-capture').disabled")
+        here.page.locator("#run-capture:enabled").wait_for()
         asked = ok(api.get("/captures"))
         assert [c["requested_by"] for c in asked] == ["dashboard"]
 

@@ -71,7 +71,7 @@ def test_empty_pages_say_what_to_do_with_the_command_to_copy(
         here.settle()
         here.page.evaluate("navigator.clipboard.writeText('')")
         here.page.get_by_role("button", name="Copy").first.click()
-        here.page.wait_for_function("[...document.querySelectorAll('.copy')].some(b => b.textContent === 'copied')")
+        here.page.locator(".copy", has_text="copied").first.wait_for()
         copied = here.page.evaluate("navigator.clipboard.readText()")
         assert copied == "tightship run --workflow mine -- python train.py"
         assert not here.scrolls_sideways()
@@ -160,7 +160,8 @@ def test_filters_of_runs_live_in_the_address_and_back_works(fleet: Served, tab: 
     here.page.get_by_role("option", name="gpt-small").click()
     here.page.wait_for_url("**/runs?state=failed&workflow=gpt-small")
     here.page.locator("#page .answer", has_text="gpt-small").wait_for()
-    here.page.wait_for_function("document.querySelectorAll('.ag-center-cols-container .ag-row').length === 1")
+    here.page.locator(".ag-center-cols-container .ag-row").nth(1).wait_for(state="detached")
+    here.page.locator(".ag-center-cols-container .ag-row").wait_for()
     here.page.go_back()
     here.page.locator("#page .answer", has_text="6 runs failed.").wait_for()
 

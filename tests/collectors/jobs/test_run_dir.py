@@ -156,6 +156,7 @@ def test_what_is_stale_and_dead_is_removed(runtime: Path, tmp_path: Path) -> Non
     age(stranger)
     env = {**os.environ, "TIGHTSHIP_RUN_DIR": str(inhabited)}
     job = subprocess.Popen(["sleep", "60"], env=env)
+    wait_for(Path(f"/proc/{job.pid}/environ").read_bytes, "an environment: `exec` sets it last")
     lock = os.open(led, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
