@@ -13,6 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from tightship_platform import __version__
 from tightship_platform.errors import TightshipError
+from tightship_platform.redaction import hide_secrets
 
 GROUP = "tightship.commands"
 
@@ -78,7 +79,7 @@ def main() -> None:
     try:
         root(prog_name="tightship")
     except TightshipError as error:
-        click.echo(f"tightship: {error}", err=True)
+        click.echo(f"tightship: {hide_secrets(str(error))}", err=True)
         sys.exit(error.exit_code)
 
 

@@ -6,6 +6,8 @@ A `TightshipError` reaches the command line as one line and exit code 2, and the
 
 from __future__ import annotations
 
+from tightship_platform.redaction import hide_secrets
+
 
 class TightshipError(Exception):
     """An expected failure, fit to be shown as it is. The message is one line."""
@@ -29,7 +31,7 @@ class Invalid(TightshipError):
     http_status = 422
 
     def __init__(self, what: str, value: object, expected: str) -> None:
-        shown = repr(value)
+        shown = hide_secrets(repr(value))
         if len(shown) > 120:
             shown = shown[:117] + "..."
         super().__init__(f"{what} is {shown}; expected {expected}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from tightship_platform.redaction import hide_secrets
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _OneLine(logging.Formatter):
-    """Keeps a hostile name from starting its own line, while a traceback keeps its lines."""
+    """Keeps a hostile name from starting its own line, while a traceback keeps its lines; hides secrets in both."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -16,7 +18,7 @@ class _OneLine(logging.Formatter):
             record = logging.makeLogRecord(record.__dict__)
             record.msg = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
             record.args = None
-        return super().format(record)
+        return hide_secrets(super().format(record))
 
 
 def configure_logging(level: int = logging.INFO) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from tightship_platform.errors import Invalid
+from tightship_platform.redaction import hide_secrets
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import NAME_MAX
 
@@ -61,9 +62,10 @@ def key(what: str, value: object) -> str:
 
 
 def line(value: object, most: int) -> str:
-    """Descriptive text (a reason, a device's state) made fit for one line: nothing is refused, long text is cut."""
+    """Descriptive text (a reason, a device's state) made fit for one line: nothing is refused, secrets are hidden, long
+    text is cut."""
     text = "".join(" " if _is_refused(character) else character for character in str(value)[: 4 * most])
-    text = " ".join(text.split())
+    text = hide_secrets(" ".join(text.split()))
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -41,6 +41,35 @@ def test_a_run_starts_and_ends(database: Database) -> None:
     assert (last.workflow, last.team, last.owner) == ("train", "vision", "ann")
 
 
+def test_no_secret_of_a_run_is_stored(database: Database) -> None:
+    """An older launcher, or another client, sends them as they are."""
+    record = ended(
+        end_ns=T0 + S,
+        exit_code=1,
+        command=[
+            "python",
+            "a.py",
+            "--wandb_key",
+            "hunter2",
+            "+hub.token=hunter2",
+            "s3://K:hunter2@b",
+            "--num_tokens",
+            "5",
+        ],
+        labels={"api_key": "hunter2", "url": "https://me:hunter2@h/x", "seed": "1"},
+        error="HTTPError: 401 for https://h/x?sig=hunter2",
+    )
+    with database.session() as session:
+        ingest.apply_run(session, record, now=NOW)
+    (row,) = _rows(database, Run)
+    assert "hunter2" not in repr(row)
+    assert row["command"] == [
+        *("python", "a.py", "--wandb_key", "***", "+hub.token=***", "s3://***@b", "--num_tokens", "5")
+    ]
+    assert row["labels"] == {"api_key": "***", "url": "https://***@h/x", "seed": "1"}
+    assert row["error"] == "HTTPError: 401 for https://h/x?sig=***"
+
+
 @pytest.mark.parametrize(
     ("exit_code", "state", "reason"),
     [

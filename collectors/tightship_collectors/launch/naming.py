@@ -11,22 +11,18 @@ from pathlib import PurePath
 
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
+from tightship_platform.redaction import hide_in_command
 from tightship_platform.wire import NAME_MAX
 
 MAX_LABELS = 64
 MAX_ARGUMENTS = 250
 MAX_ARGUMENT = 1000
-HIDDEN = "***"
 
 JOB_ID_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "FLUX_JOB_ID")
 """Where schedulers say what they call a job; the first that is set counts."""
 
 _INTERPRETER = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|uv|poetry|conda")
 _SHELL = re.compile(r"(?:ba|da|z|k)?sh")
-_SECRET = re.compile(
-    r"(?:^|[-_])(?:tokens?-?file|token|secret|password|passwd|credentials?|(?:api|access|secret|auth|private)[-_]?key)$",
-    re.IGNORECASE,
-)
 
 
 def workflow_of(command: Sequence[str]) -> str:
@@ -75,19 +71,12 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
 
 
 def reported_command(command: Sequence[str]) -> list[str]:
-    """The command as it is reported to the server: cut to a reasonable size, values of secret options hidden."""
-    reported: list[str] = []
-    hide_next = False
-    for text in command[:MAX_ARGUMENTS]:
-        plain = validation.argument(os.fsencode(text).decode("utf-8", "replace"), MAX_ARGUMENT)
-        option, found, _ = plain.partition("=")
-        if hide_next and not plain.startswith("-"):
-            plain = HIDDEN
-        elif found and _SECRET.search(option):
-            plain = f"{option}={HIDDEN}"
-        hide_next = plain.startswith("-") and not found and _SECRET.search(plain) is not None
-        reported.append(plain)
-    return reported if len(command) <= MAX_ARGUMENTS else [*reported, "…"]
+    """The command as it is reported to the server: cut to a reasonable size, secrets hidden."""
+    plain = [
+        validation.argument(text, MAX_ARGUMENT)
+        for text in hide_in_command([os.fsencode(text).decode("utf-8", "replace") for text in command[:MAX_ARGUMENTS]])
+    ]
+    return plain if len(command) <= MAX_ARGUMENTS else [*plain, "…"]
 
 
 def external_id_of(environ: Mapping[str, str]) -> str | None:

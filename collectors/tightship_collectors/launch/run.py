@@ -26,6 +26,7 @@ from tightship_collectors.launch.environment import Offload, armed
 from tightship_collectors.launch.offload_file import read_offload
 from tightship_platform import validation
 from tightship_platform.errors import TightshipError
+from tightship_platform.redaction import hide_in_values
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
 from tightship_platform.wire import RunRecord
@@ -185,7 +186,7 @@ def _record(
         user=naming.user_name(),
         team=names.team,
         owner=names.owner,
-        labels=names.labels,
+        labels=hide_in_values(names.labels),
         command=naming.reported_command(command),
         external_id=naming.external_id_of(environ),
     )

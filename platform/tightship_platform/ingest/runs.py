@@ -15,6 +15,7 @@ from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import close_allocations
 from tightship_platform.ingest.offload import check_offload, put_offload
 from tightship_platform.ingest.steps import count_steps
+from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import RunState
@@ -62,7 +63,7 @@ def apply_run(session: Session, record: RunRecord, *, now: int | None = None) ->
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
     run.host_name, run.user_name = record.host, validation.optional_name("User", record.user)
-    run.command, run.labels = _command(record.command), dict(record.labels)
+    run.command, run.labels = _command(record.command), hide_in_values(record.labels)
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
     run.last_seen_ns = max(run.last_seen_ns, record.start_ns, record.end_ns or 0)
@@ -244,7 +245,7 @@ def _check(record: RunRecord, now: int) -> None:
 
 def _command(command: list[str]) -> list[str]:
     kept: list[str] = []
-    for text in command[:MAX_ARGUMENTS]:
+    for text in hide_in_command(command[:MAX_ARGUMENTS]):
         kept.append(validation.argument(text, ARGUMENT_MAX))
         if sum(map(len, kept)) > COMMAND_MAX:
             return [*kept[:-1], "…"]

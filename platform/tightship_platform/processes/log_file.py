@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tightship_platform.redaction import hide_secrets
+
 MAX_BYTES = 5 * 1024**2
 KEPT = 3
 """Old files beside the current one: `<part>.log.1` is the newest of them."""
@@ -50,7 +52,7 @@ class PartLog:
 
     def _line(self, raw: bytes) -> None:
         text = raw.decode("utf-8", "replace").rstrip()
-        shown = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+        shown = hide_secrets("".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text))
         if shown:
             self.last_line = shown
             self._echo(shown)

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from tightship_collectors.launch.naming import (
-    HIDDEN,
     JOB_ID_VARIABLES,
     MAX_ARGUMENT,
     MAX_ARGUMENTS,
@@ -19,6 +18,7 @@ from tightship_collectors.launch.naming import (
 )
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
+from tightship_platform.redaction import HIDDEN
 from tightship_platform.wire import NAME_MAX
 
 
