@@ -1,9 +1,9 @@
-"""Secrets in what is reported of jobs and written to logs: each is replaced by `***` before it is sent, stored or shown.
+"""Secrets in what is reported of jobs and written to logs: `***` takes their place before anything is sent or stored.
 
-A secret is known by its form (the prefixes that its issuer gives it), by its place (the login of a URL, the signature of
-a query, a private key), or by its name (`password=`, `--wandb_key`, `Authorization:`). A secret with none of these, such
-as a bare word on a command line, cannot be told from any other word. What only looks alike stays readable:
-`--num_tokens 5`, `tokenizer=gpt2`, `--key_dim 64`, `pad_token=<pad>`.
+A secret is known by its form (the prefixes that its issuer gives it), by its place (the login of a URL, the signature
+of a query, a private key), or by its name (`password=`, `--wandb_key`, `Authorization:`). One with none of these, such
+as a bare word on a command line, looks like any other word. What only looks alike stays readable: `--num_tokens 5`,
+`tokenizer=gpt2`, `--key_dim 64`, `pad_token=<pad>`.
 """
 
 from __future__ import annotations
