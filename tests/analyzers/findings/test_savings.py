@@ -132,7 +132,7 @@ class TestProfilingOverhead:
         assert "42.9 % to 66.7 %" in reported.evidence[-1].text
 
     def test_a_job_on_the_cpu_has_a_narrower_interval(self) -> None:
-        trace = traces.open(RECORDED / "loop.json.gz")
+        trace = traces.open(RECORDED / "single_tensor.json.gz")
         [plain] = judge_trace(trace).findings
         facts = Facts(trace)
         traced = facts[Steps].mean_ns

@@ -18,6 +18,7 @@ from tightship_analyzers.findings.savings import saving_without, simulated
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.units import format_ns
 from tightship_platform.vocabulary import Method
 
 US = 1_000
@@ -84,6 +85,20 @@ def test_a_low_end_that_was_measured_is_not_raised_by_the_simulation(tmp_path: P
     measured = Saving(value=finding.saving.value // 10, low=finding.saving.value // 10, high=finding.saving.value)
     again = simulated(facts, replace(finding, saving=measured))
     assert (again.saving.low, again.saving.value) == (measured.low, finding.saving.value)
+
+
+def test_what_comes_back_beyond_the_claim_has_its_line(tmp_path: Path) -> None:
+    """The idle time that is claimed is less than what can begin earlier once its cause is gone."""
+    recorded = run(STEP, STEPS)
+    facts = Facts(recorded.read(tmp_path))
+    [finding] = judge_facts(facts, rules=(rule("slow", recorded, priced=False),)).findings
+    whole = recorded.at("slow")
+    for part, explained in ((4, True), (1, False)):
+        bound = Saving(value=whole.measure_ns // STEPS // part, low=0, high=whole.measure_ns // STEPS)
+        priced = simulated(facts, replace(finding, saving=bound, without=Edits.without_host(facts[Steps].tid, whole)))
+        more_ns = priced.saving.value - bound.value
+        lines = [entry.text for entry in priced.evidence if entry.kind == "fact"]
+        assert (f"{format_ns(more_ns)} of it is what can begin earlier as well once this is gone" in lines) is explained
 
 
 def test_without_such_a_finding_no_rule_asks_for_the_graph(tmp_path: Path) -> None:

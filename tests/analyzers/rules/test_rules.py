@@ -148,8 +148,9 @@ def test_the_fused_fix_is_named_for_the_optimizer_that_is_used() -> None:
 
 def test_both_kinds_of_loop() -> None:
     indexed, cheap = verdict("loop").findings[0], verdict("loop_without_gradient").findings[0]
-    assert "unbind" in indexed.fix and indexed.saving.low == indexed.saving.value
-    assert "one operator" in cheap.fix and cheap.saving.low < cheap.saving.value
+    assert "unbind" in indexed.fix and "one operator" in cheap.fix
+    for saving in (indexed.saving, cheap.saving):
+        assert saving.low == 0 < saving.value <= saving.high, "a file alone cannot tell what recording added on a CPU"
 
 
 def test_without_stacks_rules_say_what_they_need() -> None:

@@ -26,15 +26,16 @@ and move what does not depend on the state (the projection of the input) out of 
 The saving is the indexing itself, forward and backward, in all iterations but one: `unbind` alone gives that back. Its
 high end adds the time between the innermost operators of those iterations, which one operator over the whole sequence
 would not need either. Where the indexing itself is cheap (no gradient), that time is the saving, and only the second
-way helps; then the low end is the indexing.
+way helps; then the low end is the indexing. On a CPU nothing is sure: see the known misses.
 
 ## Known misses
 Needs Python stacks: the same pattern without a common caller is a network of equal layers. Loops whose body takes
 different branches, or that index in a function called per iteration.
 
 On a CPU the recording makes operators that allocate look dearer than they are, up to ten times: the profiler's own
-records fill the holes that the allocator would have used again, so every large temporary is fresh memory. Where the
-step counter has seen steps without recording, low and high allow for that; a trace file alone cannot tell.
+records fill the holes that the allocator would have used again, so every large temporary is fresh memory. There the
+low end is 0. Where the step counter has seen steps without recording, value and high end allow for that; a trace file
+alone cannot tell.
 
 ## Source
 torch/profiler/_pattern_matcher.py (`ForLoopIndexingPattern`), also for the 10 iterations. 2 % of the step is where
@@ -109,7 +110,7 @@ def _finding(
         saving=Saving.per_step(
             steps.count,
             value_ns=claims.measure_ns,
-            low_ns=indexing.measure_ns,
+            low_ns=0 if facts.trace.device_kind == "cpu" else indexing.measure_ns,
             high_ns=overhead.measure_ns,
         ),
         unit=RULE.scope.unit,
