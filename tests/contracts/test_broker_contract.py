@@ -16,7 +16,7 @@ import pytest
 from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.settings import Settings, load_settings
-from tightship_platform.tasks.app import broker_answers, create_celery, send
+from tightship_platform.tasks.app import PERIODIC_QUEUE, broker_answers, create_celery, send
 
 WORKER = Path(__file__).with_name("broker_worker.py")
 
@@ -163,3 +163,57 @@ def test_an_idle_worker_says_that_it_is_alive_and_ends_on_sigterm(
         idle.send_signal(signal.SIGTERM)
         assert idle.wait(PATIENCE_S) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_analyses_that_fill_a_worker_stop_no_periodic_task(settings: Settings, tmp_path: Path, notes: Notes) -> None:
+    """However many analyses wait, and however long each takes."""
+    go, app = tmp_path / "go", create_celery(settings)
+    for _ in range(5):
+        assert send(settings, "contract.slow", str(notes), str(go))
+    with worker(settings, tmp_path / "log"):
+        wait_for(lambda: notes.words() == ["begin"], "an analysis that fills the worker")
+        for word in ("sweep", "account", "schedule"):
+            app.send_task("contract.quick", args=(str(notes), word), queue=PERIODIC_QUEUE, expires=60)
+            wait_for(lambda word=word: word in notes.words(), f"{word}, beside the analysis")
+        assert notes.words().count("begin") == 1, "the other analyses still wait"
+        go.touch()
+        wait_for(lambda: notes.words().count("end") == 5, "all analyses")
+    assert sorted(set(notes.words())) == ["account", "begin", "end", "schedule", "sweep"]
+
+
+def test_what_an_older_beat_sends_is_done_too(settings: Settings, tmp_path: Path, notes: Notes) -> None:
+    """During a rolling upgrade: it knows one queue only, and puts its periodic tasks there."""
+    with worker(settings, tmp_path / "log"):
+        create_celery(settings).send_task("contract.quick", args=(str(notes), "sweep"), expires=60)
+        wait_for(lambda: "sweep" in notes.words(), "a periodic task in the queue of analyses")
+
+
+def test_a_worker_whose_process_for_periodic_tasks_dies_ends_so_that_both_start_afresh(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    with worker(settings, tmp_path / "log") as ours:
+        assert send(settings, "contract.quick", str(notes), "started")
+        wait_for(lambda: "started" in notes.words(), "its first task")
+        wait_for((settings.home / "liveness" / "worker-periodic").exists, "the sign of life of the periodic process")
+        wait_for(lambda: any(child.children() for child in ours.children()), "the pool of the periodic process")
+        next(child for child in ours.children() if child.children()).kill()
+        assert ours.wait(PATIENCE_S) == 1
+    assert "The process for periodic tasks has died" in (tmp_path / "log").read_text()
+
+
+def test_the_process_for_periodic_tasks_gives_its_task_back_at_the_end(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    go = tmp_path / "go"
+    create_celery(settings).send_task("contract.slow", args=(str(notes), str(go)), queue=PERIODIC_QUEUE)
+    with worker(settings, tmp_path / "log") as first:
+        wait_for(lambda: notes.words() == ["begin"], "the task to begin")
+        children = first.children(recursive=True)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(PATIENCE_S) == 0
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+        assert not alive
+    go.touch()
+    with worker(settings, tmp_path / "log"):
+        wait_for(lambda: "end" in notes.words(), "the task given back")
+    assert notes.words() == ["begin", "begin", "end"]

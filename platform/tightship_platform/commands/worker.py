@@ -20,7 +20,7 @@ def _default_concurrency() -> int:
     type=click.IntRange(1, 256),
     default=_default_concurrency,
     show_default="up to 2",
-    help="Processes that run tasks at the same time.",
+    help="Processes that analyze traces and make plans at the same time; one more is kept for periodic tasks.",
 )
 @click.option("--beat", is_flag=True, help="Send the periodic tasks too; exactly one process of a fleet may do so.")
 def worker(concurrency: int, beat: bool) -> None:

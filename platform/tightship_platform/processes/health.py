@@ -35,12 +35,15 @@ def _agent(settings: Settings) -> str | None:
     return f"the server never heard of {settings.host_name!r}"
 
 
-def _liveness(part: str) -> Callable[[Settings], str | None]:
+def _liveness(*parts: str) -> Callable[[Settings], str | None]:
     def check(settings: Settings) -> str | None:
-        age_s = liveness_age_s(settings.home, part)
-        if age_s is None:
-            return f"no sign of life in {settings.home}"
-        return None if age_s <= FRESH_S else f"its last sign of life is {age_s:.0f} s old"
+        for part in parts:
+            age_s = liveness_age_s(settings.home, part)
+            if age_s is None:
+                return f"no sign of life of {part} in {settings.home}"
+            if age_s > FRESH_S:
+                return f"the last sign of life of {part} is {age_s:.0f} s old"
+        return None
 
     return check
 
@@ -48,7 +51,7 @@ def _liveness(part: str) -> Callable[[Settings], str | None]:
 CHECKS: dict[str, Callable[[Settings], str | None]] = {
     "server": _server,
     "agent": _agent,
-    "worker": _liveness("worker"),
+    "worker": _liveness("worker", "worker-periodic"),
     "beat": _liveness("beat"),
 }
 """Part → a function that says what is wrong; null: nothing."""

@@ -24,6 +24,9 @@ from tightship_platform.tasks import folder_broker, registry
 log = logging.getLogger(__name__)
 
 QUEUE = "tightship"
+"""Analyses and plans, each of which may take minutes."""
+PERIODIC_QUEUE = "tightship-periodic"
+"""What the schedule sends. Every worker keeps a process for it, so that analyses never stand before it."""
 ANALYZE_CAPTURE = "tightship_analyzers.analyze_capture"
 
 SOFT_LIMIT_S = 540
@@ -67,7 +70,7 @@ def _broker(settings: Settings) -> dict[str, object]:
 def _beat_schedule() -> dict[str, dict[str, object]]:
     # A periodic task that no worker took within its period is worth nothing: the next one does the same.
     return {
-        name: {"task": name, "schedule": period_s, "options": {"expires": period_s}}
+        name: {"task": name, "schedule": period_s, "options": {"expires": period_s, "queue": PERIODIC_QUEUE}}
         for name, period_s in registry.periods_s().items()
     }
 

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from types import FrameType
@@ -20,33 +19,20 @@ from celery.platforms import SecurityWarning
 from tightship_platform.logs import configure_logging
 from tightship_platform.processes.liveness import hold_lock, report_alive
 from tightship_platform.settings import Settings
-from tightship_platform.tasks.app import create_celery, shown_url
+from tightship_platform.tasks.app import PERIODIC_QUEUE, QUEUE, create_celery, shown_url
+from tightship_platform.tasks.reserved import Reserved, follow_parent
 
 log = logging.getLogger(__name__)
 
 LIVENESS_S = 5.0
+PERIODIC_PART = "worker-periodic"
+"""Under this name the process for periodic tasks leaves its sign of life."""
 MAX_CHILD_KIB = 3 * 1024 * 1024
 """A pool process that has grown beyond this is replaced after its task."""
 LAST_RESORT_S = 15.0
 """A worker that should have ended by itself is ended after this long."""
 FAREWELL_S = 1.0
 """Time for Python's own exit after that."""
-_PARENT_POLL_S = 1.0
-
-
-def follow_parent() -> None:
-    """End this process soon after its parent is gone: after kill -9 nobody else would.
-
-    A thread that looks rather than PR_SET_PDEATHSIG, which fires already when the *thread* that forked ends.
-    """
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PARENT_POLL_S)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="follow-parent", daemon=True).start()
 
 
 class Schedule(PersistentScheduler):  # type: ignore[misc]  # celery carries no types
@@ -59,7 +45,8 @@ class Schedule(PersistentScheduler):  # type: ignore[misc]  # celery carries no 
 
 
 class _Liveness(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
-    """Leaves the worker's sign of life, and ends the worker when its embedded beat has died."""
+    """Leaves the worker's sign of life, and ends the worker when its embedded beat, or its process for periodic tasks,
+    has died."""
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Beat")
 
@@ -77,19 +64,22 @@ class _Liveness(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carrie
             self._entry = None
 
     def _check(self, worker: Any) -> None:
-        report_alive(worker.app.tightship_home, "worker")
-        beat = worker.beat
+        report_alive(worker.app.tightship_home, worker.app.tightship_part)
+        beat, reserved = worker.beat, worker.app.tightship_reserved
         # pid: before its start there is nothing to watch.
         if beat is not None and getattr(beat, "pid", None) and not beat.is_alive():
-            from celery.worker import state
+            self._give_up(worker, "embedded beat", beat.exitcode)
+        elif reserved is not None and reserved.poll() is not None:
+            self._give_up(worker, "process for periodic tasks", reserved.poll())
 
-            log.error(
-                "The embedded beat has died (exit code %s); ending the worker to start both afresh", beat.exitcode
-            )
-            state.should_terminate = 1
-            # Celery waits for ever for a pool that died at the same moment.
-            _end_within(LAST_RESORT_S, 1)
-            self.stop(worker)
+    def _give_up(self, worker: Any, part: str, exit_code: int | None) -> None:
+        from celery.worker import state
+
+        log.error("The %s has died (exit code %s); ending the worker to start both afresh", part, exit_code)
+        state.should_terminate = 1
+        # Celery waits for ever for a pool that died at the same moment.
+        _end_within(LAST_RESORT_S, 1)
+        self.stop(worker)
 
 
 def _end_within(seconds: float, exit_code: int) -> None:
@@ -121,7 +111,7 @@ def _prepare(settings: Settings) -> Any:
     signals.worker_process_init.connect(_child_started, weak=False)
     signals.beat_embedded_init.connect(_child_started, weak=False)
     app = create_celery(settings)
-    app.tightship_home = settings.home
+    app.tightship_home, app.tightship_part, app.tightship_reserved = settings.home, "worker", None
     app.conf.update(
         beat_schedule_filename=str(settings.home / "beat-schedule"),
         beat_scheduler=Schedule,
@@ -144,25 +134,64 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     SIGTERM and SIGINT give running tasks `worker_soft_shutdown_timeout` seconds, then kill them and give their
     messages back to the broker.
 
+    :param concurrency: processes for analyses and plans. One more is kept for periodic tasks.
     :raises Conflict: `beat` is asked for and runs already in this home.
     """
     app = _prepare(settings)
     lock = hold_lock(settings.home, "beat", "one schedule is enough; run this worker without --beat") if beat else None
+    # Celery's signal handlers write advice about Ctrl-C to the original stdout, past the logs; without one they do not.
+    vars(sys)["__stdout__"] = None
+    app.steps["worker"].add(_Liveness)
+    app.loader.import_default_modules()  # before the fork, which shares them
+
+    def run_periodic_tasks() -> int:
+        app.tightship_part = PERIODIC_PART
+        return _consume(app, [PERIODIC_QUEUE], concurrency=1, hostname="periodic@%h")
+
+    app.tightship_reserved = reserved = Reserved(run_periodic_tasks)
+    log.info(
+        "Worker of %d %s on %s, and one for periodic tasks%s",
+        concurrency,
+        "process" if concurrency == 1 else "processes",
+        shown_url(settings.broker_url),
+        ", with beat" if beat else "",
+    )
+    # An idle process for analyses takes periodic tasks, too.
+    exit_code = _consume(app, [QUEUE, PERIODIC_QUEUE], concurrency=concurrency, beat=beat, on_stop=reserved.terminate)
+    reserved.end(app.conf.worker_soft_shutdown_timeout + FAREWELL_S)
+    if lock is not None:
+        lock.close()
+    # All is given back. At its exit Billiard waits for a lock, which a pool process that was killed may still hold.
+    _end_within(FAREWELL_S, exit_code)
+    return exit_code
+
+
+def _consume(
+    app: Any,
+    queues: list[str],
+    *,
+    concurrency: int,
+    beat: bool = False,
+    hostname: str = "celery@%h",
+    on_stop: Callable[[], None] | None = None,
+) -> int:
+    """Run the tasks of these queues until a signal says stop; returns the exit code."""
     stopping = threading.Event()
 
     def stop() -> None:
         stopping.set()
+        if on_stop is not None:
+            on_stop()
         # A shutdown in which Celery's threads wait for each other is rare, but lasts forever.
         _end_within(app.conf.worker_soft_shutdown_timeout + LAST_RESORT_S, 0)
 
-    # Celery's signal handlers write advice about Ctrl-C to the original stdout, past the logs; without one they do not.
-    vars(sys)["__stdout__"] = None
-    app.steps["worker"].add(_Liveness)
     worker = app.Worker(
         pool="prefork",
         concurrency=concurrency,
         max_memory_per_child=MAX_CHILD_KIB,
         beat=beat,
+        queues=queues,
+        hostname=hostname,
         quiet=True,
         without_gossip=True,
         without_mingle=True,
@@ -178,20 +207,8 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
             _call_first(number, stop)
 
     worker.install_platform_tweaks = install_handlers_behind_ours
-    log.info(
-        "Worker of %d %s on %s%s",
-        concurrency,
-        "process" if concurrency == 1 else "processes",
-        shown_url(settings.broker_url),
-        ", with beat" if beat else "",
-    )
     worker.start()
-    if lock is not None:
-        lock.close()
-    exit_code = 0 if stopping.is_set() else int(worker.exitcode or 0) or 1
-    # All is given back. At its exit Billiard waits for a lock, which a pool process that was killed may still hold.
-    _end_within(FAREWELL_S, exit_code)
-    return exit_code
+    return 0 if stopping.is_set() else int(worker.exitcode or 0) or 1
 
 
 def run_beat(settings: Settings) -> int:

@@ -28,6 +28,7 @@ from tightship_platform.tasks import periodic
 from tightship_platform.tasks.app import (
     ANALYZE_CAPTURE,
     HARD_LIMIT_S,
+    PERIODIC_QUEUE,
     SOFT_LIMIT_S,
     broker_answers,
     create_celery,
@@ -73,7 +74,7 @@ def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
     }
     for name, entry in schedule.items():
         assert entry["task"] == name
-        assert entry["options"] == {"expires": entry["schedule"]}
+        assert entry["options"] == {"expires": entry["schedule"], "queue": PERIODIC_QUEUE}
 
 
 def test_the_worker_knows_every_task_that_anybody_sends(app: Celery) -> None:
@@ -263,12 +264,16 @@ def test_a_worker_whose_beat_dies_ends_so_that_both_start_afresh(make_platform_e
     with Running(env.environ, "worker", "--concurrency", "1", "--beat") as worker:
         worker.hear("Worker of")
         wait_for((env.home / "liveness" / "beat").exists, "beat's sign of life")
-        # Beat and the pool process look alike; that both die is the harder case.
+        # Beat, pool process and the one for periodic tasks look alike; that all die is the hardest case.
         for child in psutil.Process(worker.process.pid).children():
             child.kill()
         assert worker.process.wait(PATIENCE_S) != 0
         # Which of the two deaths the worker sees first is chance; a pool that dies as it starts ends it too.
-        reasons = ("The embedded beat has died", "Could not start worker processes")
+        reasons = (
+            "The embedded beat has died",
+            "The process for periodic tasks has died",
+            "Could not start worker processes",
+        )
         assert any(reason in worker.output() for reason in reasons)
 
 
