@@ -1,4 +1,4 @@
-"""The part of a worker that is kept for periodic tasks: a process of its own, so that no analysis ever stands before a
+"""The part of a worker that is kept for periodic tasks: a separate process, so that no analysis ever stands before a
 sweep, an account or a schedule."""
 
 from __future__ import annotations
