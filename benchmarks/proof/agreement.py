@@ -181,6 +181,18 @@ def outcomes(rows: Sequence[Row]) -> dict[str, dict[str, bool]]:
     return known
 
 
+def delivered(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Rule → job → where the measured saving lay in the predicted interval: 0 at its low end or below, 1 at its high
+    end or above."""
+    known: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.measured is None or row.predicted is None or row.rule is None or not row.raw.width:
+            continue
+        frac = (row.measured.value - row.raw.low) / row.raw.width
+        known.setdefault(row.rule, {})[row.job] = min(1.0, max(0.0, frac))
+    return known
+
+
 def _measured(row: Row) -> Interval:
     assert row.measured is not None
     return row.measured

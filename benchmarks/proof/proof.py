@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 from advice import advice_on
-from agreement import Row, agreement, median_interval, outcomes
+from agreement import Row, agreement, delivered, median_interval, outcomes
 from cases import CONTROLS, HERE, PAIRS, Case
 from document import document, show
 from job_runs import JobFailed, fixed, recorded, timed
@@ -142,7 +142,7 @@ def main() -> int:
     show(rows, result)
     if not jobs:
         if given.record:
-            write_outcomes("pair", outcomes(rows))
+            write_outcomes("pair", outcomes(rows), delivered(rows))
         DOCUMENT.write_text(document(rows, result, given.alternations), encoding="utf-8")
         if torch.cuda.is_available() and not given.judge:
             subprocess.run([sys.executable, str(HERE.parent / "gpu" / "pairs.py")], check=True)

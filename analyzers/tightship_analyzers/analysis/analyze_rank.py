@@ -146,7 +146,12 @@ def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted
 
 def _part(facts: Facts, wanted: Wanted, label: str) -> RankPart:
     trace, picked = facts.trace, wanted.step is not None
-    verdict = judge_facts(facts, untraced_step_ns=wanted.untraced_step_ns, rules=wanted.trace_rules())
+    verdict = judge_facts(
+        facts,
+        untraced_step_ns=wanted.untraced_step_ns,
+        idle_cores_frac=wanted.idle_cores_frac,
+        rules=wanted.trace_rules(),
+    )
     steps = facts.find(Steps)
     rank = UNKNOWN_RANK if trace.rank is None else trace.rank
     figures = rank_figures(facts, all_steps=wanted.all_steps, only_steps=picked)

@@ -12,7 +12,7 @@ from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import RankRule
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
-from tightship_analyzers.findings.track_record import led_by_proven
+from tightship_analyzers.findings.track_record import expected, led_by_proven
 from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew, arrival_skew
 from tightship_platform.results.analysis.finding import TraceFinding
@@ -46,7 +46,7 @@ def join_ranks(
         of_ranks, unfit = _compared(parts, skew, rank_rules, wanted)
     else:
         unfit = dict.fromkeys((rule.id for rule in rank_rules), skew)
-    findings = sorted([*merge_findings(parts), *of_ranks], key=lambda finding: -midpoint_frac(finding))
+    findings = sorted([*merge_findings(parts), *of_ranks], key=lambda finding: -expected_frac(finding))
     findings = led_by_proven(findings, lambda finding: Standing(finding.standing))
     return RunAnalysis(
         ranks=[one.analysis for one in parts],
@@ -106,7 +106,7 @@ def merge_findings(parts: Sequence[RankPart]) -> list[TraceFinding]:
             if _loses(finding) > _loses(known.worst):
                 known.worst = finding
     merged = [_with_ranks(known, len(parts)) for known in shared.values()]
-    return sorted(merged, key=lambda finding: -midpoint_frac(finding))
+    return sorted(merged, key=lambda finding: -expected_frac(finding))
 
 
 def _loses(finding: TraceFinding) -> tuple[float, int]:
@@ -114,12 +114,12 @@ def _loses(finding: TraceFinding) -> tuple[float, int]:
     return finding.saving.share_frac or 0.0, finding.saving.value or 0
 
 
-def midpoint_frac(finding: TraceFinding) -> float:
-    """The middle between low and high as a share of the step: what is only an upper end does not come first by it."""
+def expected_frac(finding: TraceFinding) -> float:
+    """What to expect of it as a share of the step: what is only an upper end does not come first by it."""
     saving = finding.saving
     if not saving.value or saving.low is None or saving.high is None or saving.share_frac is None:
         return 0.0
-    return saving.share_frac * (saving.low + saving.high) / (2 * saving.value)
+    return saving.share_frac * expected([finding.rule], saving.low, saving.high) / saving.value
 
 
 def _with_ranks(known: _Shared, ranks: int) -> TraceFinding:

@@ -15,6 +15,7 @@ from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.findings.model import NOISE_FRAC, Failed, Finding, Judgement, TraceRule
+from tightship_analyzers.findings.moved_work import limit_to_idle_cores
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.findings.savings import simulated, simulated_together
 from tightship_analyzers.rules.catalogue import TRACE_RULES
@@ -43,9 +44,17 @@ def judge_trace(
 
 
 def judge_facts(
-    facts: Facts, *, untraced_step_ns: int | None = None, rules: Sequence[TraceRule] = TRACE_RULES
+    facts: Facts,
+    *,
+    untraced_step_ns: int | None = None,
+    idle_cores_frac: float | None = None,
+    rules: Sequence[TraceRule] = TRACE_RULES,
 ) -> Verdict:
-    """Judge a trace of which some facts are known, or are wanted afterwards."""
+    """Judge a trace of which some facts are known, or are wanted afterwards.
+
+    :param untraced_step_ns: mean step by the step counter while nothing was recorded, where known.
+    :param idle_cores_frac: what may move to other cores at most, as a share of the step, where known.
+    """
     findings, not_judged = apply_rules(rules, lambda rule: _judged(rule, facts), facts.trace.source)
     if findings:
         findings = _above_noise(facts, findings)
@@ -55,6 +64,8 @@ def judge_facts(
         is_longer = bool(findings) and untraced_step_ns is not None and untraced_step_ns < steps.mean_ns
         cost = facts.find(RecordingCost) if is_longer else None
         findings = [correct_for_overhead(finding, steps.mean_ns, untraced_step_ns, cost) for finding in findings]
+        step_ns = min(steps.mean_ns, untraced_step_ns or steps.mean_ns)
+        findings = [limit_to_idle_cores(finding, step_ns, idle_cores_frac) for finding in findings]
     findings.sort(key=lambda finding: -finding.saving.value)
     notes = [f"rule {name}: {why.reason}" for name, why in not_judged.items() if isinstance(why, Failed)]
     if facts[Recording].unfit is None and (reason := why_without_steps(facts)) and facts.find(StepSplit) is not None:

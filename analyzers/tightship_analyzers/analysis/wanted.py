@@ -23,6 +23,9 @@ class Wanted:
     """Device figures count the last marked step too."""
     untraced_step_ns: int | None = None
     """Mean step while nothing is recorded, where known: savings are in such steps."""
+    idle_cores_frac: float | None = None
+    """Share of the cores that the run could have that stays idle while it steps, where known: it limits what moves to
+    other cores, see [Note: room on other cores] in `findings.moved_work`."""
     gaps: int = 0
     """So many of the longest gaps are kept with what happened meanwhile, for a face that draws them."""
 

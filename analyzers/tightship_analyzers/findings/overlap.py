@@ -45,17 +45,16 @@ def _claim(group: list[Finding], window: Window, step_ns: int, together: Togethe
     if simulated:
         value = min(step_ns, simulated.value * step_ns // window.mean_ns)
         share = value / step_ns
-    elif len(group) == 1 and group[0].saving.method is Method.SIMULATED:
+    elif len(group) == 1:
         value, share = group[0].saving.value, group[0].share_frac
     else:
-        # One finding keeps its own figures to the ns; several are the measure of their union.
-        union = union_of(finding.claims for finding in group)
-        share = union.measure_ns / window.window_ns
-        value = (
-            group[0].saving.value if len(group) == 1 else min(step_ns, union.measure_ns * step_ns // window.window_ns)
-        )
+        union_ns = union_of(finding.claims for finding in group).measure_ns
+        value, share = min(step_ns, union_ns * step_ns // window.window_ns), union_ns / window.window_ns
+    most_ns = sum(finding.saving.high for finding in group)
+    if value > most_ns:  # of what they claim, less can go
+        value, share = most_ns, most_ns / step_ns
     low = min(value, max(finding.saving.low for finding in group))
-    high = max(value, min(step_ns, sum(finding.saving.high for finding in group)))
+    high = max(value, min(step_ns, most_ns))
     order = list(Method)
     return Claim(
         rules=sorted({finding.rule for finding in group}),

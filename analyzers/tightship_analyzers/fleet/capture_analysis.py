@@ -21,6 +21,7 @@ from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.fleet.accounting import account_run
 from tightship_analyzers.fleet.findings_store import save_capture
+from tightship_analyzers.fleet.idle_cores import idle_cores_frac
 from tightship_analyzers.fleet.stored_parts import pack_part, unpack_part
 from tightship_analyzers.fleet.untraced_steps import untraced_step_ns
 from tightship_analyzers.rules.catalogue import catalogue_version
@@ -115,7 +116,11 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
         trace = session.scalars(
             select(Trace).join(Capture).where(Capture.key == work.capture, Trace.rank == work.rank)
         ).one()
-        untraced_ns = untraced_step_ns(session, trace)
+        wanted = Wanted(
+            untraced_step_ns=untraced_step_ns(session, trace),
+            idle_cores_frac=idle_cores_frac(session, trace),
+            gaps=GAPS,
+        )
         second = trace.second_pass
     outcome: RankPart | str
     body = b""
@@ -127,7 +132,7 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
                 light = path.with_name("second-pass.json.gz")
                 with suppress(NotFound):  # the first one is judged then, and says so
                     _local_copy(database, artifacts, second.url, light)
-            outcome = _outcome(work, trace, path, light, untraced_ns)
+            outcome = _outcome(work, trace, path, light, wanted)
         if isinstance(outcome, RankPart):
             body = pack_part(outcome)
     except TightshipError as error:
@@ -161,10 +166,9 @@ def _local_copy(database: Database, artifacts: ArtifactStore, url: str, path: Pa
     return path
 
 
-def _outcome(work: Work, trace: Trace, path: Path, light: Path | None, untraced_ns: int | None) -> RankPart | str:
+def _outcome(work: Work, trace: Trace, path: Path, light: Path | None, wanted: Wanted) -> RankPart | str:
     """The rank's part, or the line that says why its file cannot be analyzed."""
     label = f"rank {trace.rank}"
-    wanted = Wanted(untraced_step_ns=untraced_ns, gaps=GAPS)
     try:
         part = analyze_rank(str(path), wanted, label=label, second_pass=str(light) if light else None)
     except TightshipError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tightship_analyzers.findings.track_record import led_by_proven, standing_of
+from tightship_analyzers.findings.track_record import expected, led_by_proven, standing_of
 from tightship_analyzers.rules.catalogue import RUN_RULES
 from tightship_platform.vocabulary import Method, Standing
 
@@ -86,11 +86,6 @@ class Ranked:
         return "+".join(self.rules)[:200]
 
 
-def middle_ns(low_ns: int | None, high_ns: int | None) -> int:
-    """The middle between low and high, which sets the order: what is only an upper end does not come first by it."""
-    return ((low_ns or 0) + (high_ns or 0)) // 2
-
-
 def standing_of_opportunity(rules: Iterable[str]) -> Standing:
     """The standing of the least sure rule behind it. Rules on samples measure, and stand for themselves."""
     return standing_of(rule for rule in rules if rule not in _OF_SAMPLES)
@@ -104,7 +99,7 @@ class _Share:
 
 
 def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
-    """The opportunities of one workflow: a proven one leads; then by the middle of low and high.
+    """The opportunities of one workflow: a proven one leads; then by what the rules' track record lets expect.
 
     The share (of the step, of the recording) is the mean over the traced runs, weighted by their stepping time, and is
     applied to the stepping time of all recent runs. The low end counts only the runs that were traced.
@@ -129,7 +124,7 @@ def rank_workflow(runs: Sequence[RunEvidence]) -> list[Ranked]:
             method = _worst_method(traced, frozenset(rules))
             ranked.append(_ranked(runs, rules, (value_ns, low_ns, high_ns), method, all_ns))
     ranked.extend(_from_samples(runs))
-    ranked.sort(key=lambda one: (-middle_ns(one.low_ns, one.high_ns), one.key))
+    ranked.sort(key=lambda one: (-expected(one.rules, one.low_ns, one.high_ns), one.key))
     return led_by_proven(ranked, lambda one: standing_of_opportunity(one.rules))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.findings.track_record import led_by_proven
+from tightship_analyzers.findings.track_record import expected, led_by_proven
 from tightship_analyzers.fleet.account import Phases, stepping_ns
 from tightship_analyzers.fleet.accounting import represents_run
 from tightship_analyzers.fleet.history import read_phases
@@ -19,7 +19,6 @@ from tightship_analyzers.fleet.opportunities import (
     Ranked,
     RunEvidence,
     SampleSaving,
-    middle_ns,
     rank_workflow,
     standing_of_opportunity,
 )
@@ -62,7 +61,7 @@ def rank_all(session: Session, *, now: int | None = None) -> int:
 
 
 def _number(rows: Iterable[Opportunity]) -> None:
-    by_saving = sorted(rows, key=lambda row: (-middle_ns(row.low, row.high), row.key))
+    by_saving = sorted(rows, key=lambda row: (-expected(row.rules, row.low, row.high), row.key))
     ordered = led_by_proven(by_saving, lambda row: standing_of_opportunity(row.rules))
     ordered.sort(key=lambda row: row.state != OpportunityState.OPEN)
     for position, row in enumerate(ordered, start=1):

@@ -24,11 +24,10 @@ Span = tuple[int, int]
 
 def untraced_step_ns(session: Session, trace: Trace) -> int | None:
     """The median step of the trace's rank around its capture; None where the counter does not tell."""
-    captures = session.scalars(select(Capture).where(Capture.run_id == trace.run_id)).all()
-    mine = next((capture for capture in captures if capture.id == trace.capture_id), None)
+    mine = span_of(session, trace)
     if mine is None:
         return None
-    begun, ended = _recording(mine)
+    begun, ended = mine
     rows = session.execute(
         select(StepStat.time_ns, StepStat.steps, StepStat.first_step_ns, StepStat.last_step_ns)
         .where(
@@ -41,7 +40,18 @@ def untraced_step_ns(session: Session, trace: Trace) -> int | None:
         .order_by(StepStat.time_ns)
     )
     buckets = [Counted(*row) for row in rows]
-    return median_step(buckets, [_recording(capture) for capture in captures])
+    return median_step(buckets, captured_spans(session, trace.run_id))
+
+
+def span_of(session: Session, trace: Trace) -> Span | None:
+    """When the trace's capture slowed its run; None of a trace that was imported by itself."""
+    capture = None if trace.capture_id is None else session.get(Capture, trace.capture_id)
+    return None if capture is None else _recording(capture)
+
+
+def captured_spans(session: Session, run_id: int) -> list[Span]:
+    """When captures slowed the run."""
+    return [_recording(capture) for capture in session.scalars(select(Capture).where(Capture.run_id == run_id))]
 
 
 class Counted(NamedTuple):

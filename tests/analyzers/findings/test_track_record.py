@@ -15,6 +15,7 @@ from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.findings import track_record
 from tightship_analyzers.findings.track_record import (
     TrackRecord,
+    expected,
     led_by_proven,
     record_of,
     standing_of,
@@ -79,6 +80,19 @@ def test_several_rules_are_as_sure_as_the_least_sure() -> None:
 
 
 @pytest.mark.usefixtures("empty")
+def test_what_to_expect_of_a_saving_is_what_its_rule_delivered_before() -> None:
+    agreed = dict.fromkeys("xyz", True)
+    write_outcomes("pair", {"a": agreed, "b": agreed}, {"a": {"x": 0.1, "y": 0.2, "z": 0.3}, "b": {"x": 0.9}})
+    assert record_of("a").delivered_frac == pytest.approx(0.2)
+    assert [expected([rule], 100, 200) for rule in ("a", "b", "new")] == [120, 150, 150], "one case is chance"
+    assert expected(["a", "new"], 100, 200) == 120 and expected([], 0, 10) == 5 and expected(["a"], None, None) == 0
+    write_outcomes("reading", {"a": {"r": True}})
+    assert record_of("a").delivered["pair/z"] == 0.3, "readings measure nothing"
+    write_outcomes("pair", {"a": agreed})
+    assert not record_of("a").delivered
+
+
+@pytest.mark.usefixtures("empty")
 def test_a_proven_rule_leads_and_experimental_ones_come_last() -> None:
     write_outcomes("pair", {"a": dict.fromkeys("xyz", True), "bad": {"x": True, "y": False, "z": True}})
 
@@ -114,6 +128,8 @@ def test_the_cases_in_the_file_exist() -> None:
     ids = {rule.id for rule in RULES}
     for rule, known in track_records().items():
         assert rule in ids
+        assert set(known.delivered) <= {*known.right, *known.wrong}
+        assert all(0 <= frac <= 1 for frac in known.delivered.values())
         for case in (*known.right, *known.wrong):
             kind, name = re.fullmatch(r"(reading|pair|gpu)/(\w+)", case).groups()  # type: ignore[union-attr]
             places = {

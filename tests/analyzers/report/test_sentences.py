@@ -15,7 +15,7 @@ from rank_parts import part_of
 
 from tightship_analyzers.analysis.analyze_rank import public_finding
 from tightship_analyzers.analysis.from_files import analyze_paths
-from tightship_analyzers.analysis.join_ranks import merge_findings, midpoint_frac
+from tightship_analyzers.analysis.join_ranks import expected_frac, merge_findings
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.commands.analyze import analyze
 from tightship_analyzers.findings.model import Finding, Saving
@@ -162,11 +162,11 @@ def test_a_saving_that_may_be_nothing_is_not_given_by_its_upper_end() -> None:
     hidden = public_finding(replace(internal("f", value=0, low=0, high=7_000_000), saving=HIDDEN), "x", 0)
     assert saving_words(hidden) == "nothing alone, up to 7.00 ms a step once the host launches faster (simulated)"
     wide = finding("e", value=300_000_000, low=0, high=300_000_000)
-    assert midpoint_frac(wide) == 0.15 and midpoint_frac(sure) == 0.2
-    assert midpoint_frac(finding("d", value=0, low=0, high=0)) == 0
+    assert expected_frac(wide) == 0.15 and expected_frac(sure) == 0.2
+    assert expected_frac(finding("d", value=0, low=0, high=0)) == 0
 
 
-def test_findings_come_by_the_middle_of_their_savings() -> None:
+def test_findings_come_by_what_is_expected_of_them() -> None:
     wide = internal("wide", value=300_000_000, low=0, high=300_000_000)
     sure = internal("sure", value=200_000_000, low=180_000_000, high=220_000_000)
     assert [one.rule for one in merge_findings([part_of(0, [wide, sure])])] == ["sure", "wide"]

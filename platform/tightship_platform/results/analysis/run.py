@@ -19,7 +19,7 @@ class RunAnalysis:
     ranks: list[RankAnalysis]
     """By rank."""
     findings: list[TraceFinding]
-    """Each once, with the rank that loses most by it; the largest middle of low and high first."""
+    """Each once, with the rank that loses most by it; the one of which most is to be expected first."""
     across_ranks: RankComparison | None
     """The ranks compared; null for a single one, or where `not_compared` says why not."""
     not_compared: str | None
