@@ -27,8 +27,9 @@ import services
 
 from tightship_platform.database import engine as databases
 from tightship_platform.database.models import Sample
+from tightship_platform.database.reporters import put_host
 from tightship_platform.database.upsert import Row, add_missing, add_samples
-from tightship_platform.ingest.inventory import put_devices, put_host
+from tightship_platform.ingest.inventory import put_devices
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import DeviceRecord, DeviceSample

@@ -24,6 +24,8 @@ class RunRecord:
     start_ns: int
     host: str
     user: str | None = None
+    uid: int | None = None
+    """Number of the user on the host. Only its agent knows, and only the agent's token may tell."""
     team: str | None = None
     owner: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
@@ -276,6 +278,11 @@ class RunReceived:
 @dataclass(kw_only=True)
 class HeartbeatReceived:
     """A heartbeat is stored."""
+
+    refused: int = 0
+    """Runs in it that belong to another host; nothing was stored of them."""
+    refusal: str | None = None
+    """What is wrong with the first of them; null: none was refused."""
 
 
 @dataclass(kw_only=True)

@@ -79,9 +79,9 @@ def test_a_lease_given_back_is_offered_again_after_a_moment(session: Session) ->
     (again,) = captures.lease(session, lease_of("a1"), now=NOW + transitions.BACK_OFF_NS)
     assert again.attempt == 2
     captures.report(session, key, reported("requested", reason="again"), now=NOW + 3 * S)
-    (last,) = captures.lease(session, lease_of("a1", host="h2"), now=NOW + 10 * S)
+    (last,) = captures.lease(session, lease_of("a1"), now=NOW + 10 * S)
     assert last.attempt == 3
-    captures.report(session, key, reported("requested", host="h2", reason="refused"), now=NOW + 11 * S)
+    captures.report(session, key, reported("requested", reason="refused"), now=NOW + 11 * S)
     assert state_of(session, key) == ("failed", "gave up after 3 attempts: refused")
 
 

@@ -135,7 +135,7 @@ def test_steps_that_sum_to_more_than_64_bits_hold_up_nothing(database: Database)
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         forged = [T0 + i for i in range(1100)]
-        ingest.apply_batch(session, batch("evil", steps=steps(forged, each=COUNT_MAX)), now=NOW)
+        ingest.apply_batch(session, batch(steps=steps(forged, each=COUNT_MAX)), now=NOW)
     with database.session() as session:
         ingest.apply_batch(session, batch(steps=steps([T0 + 5 * S])), now=NOW)
         ingest.apply_run(session, ended(end_ns=NOW), now=NOW)
@@ -215,20 +215,21 @@ def test_senders_at_once_lose_nothing(database: Database) -> None:
     errors: list[BaseException] = []
 
     def send(host: str, order: int) -> None:
+        a, b = f"a-{host}", f"b-{host}"
         parts = batch(
             host,
             devices=[CPU, GPU],
             samples=[*samples(times[::order]), *samples(times[::-order], "GPU-1")],
-            run_samples=[*run_samples(times[::order], "a1"), *run_samples(times[::-order], "b2")],
-            steps=[*steps(times[::order], "b2"), *steps(times[::-order], "a1")],
-            allocations=[held("b2"), held("a1"), held("a1", T0 + 30 * S, device="GPU-1")],
+            run_samples=[*run_samples(times[::order], a), *run_samples(times[::-order], b)],
+            steps=[*steps(times[::order], b), *steps(times[::-order], a)],
+            allocations=[held(b), held(a), held(a, T0 + 30 * S, device="GPU-1")],
         )
         try:
             for _ in range(3):
                 with database.session() as session:
                     ingest.apply_batch(session, parts, now=NOW)
                 with database.session() as session:
-                    ingest.apply_heartbeat(session, beat(live("b2"), live("a1"), time_ns=NOW, host=host), now=NOW)
+                    ingest.apply_heartbeat(session, beat(live(b), live(a), time_ns=NOW, host=host), now=NOW)
         except BaseException as error:
             errors.append(error)
 
@@ -238,8 +239,7 @@ def test_senders_at_once_lose_nothing(database: Database) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    # Steps and runs are one for both hosts, the rest is per host.
-    assert [len(_rows(database, t)) for t in (Sample, RunSample, StepStat, Device, Allocation)] == [80, 80, 40, 4, 6]
+    assert [len(_rows(database, t)) for t in (Sample, RunSample, StepStat, Device, Allocation)] == [80, 80, 80, 4, 6]
 
 
 # ---- any order of batches --------------------------------------------------------------------------------------------
@@ -304,3 +304,22 @@ def _facts(database: Database, model: type[Base]) -> list[str]:
                 fact["device_id"] = uuids[fact["device_id"]]
             found.append(repr(sorted(fact.items())))
     return sorted(found)
+
+
+def test_a_batch_of_another_host_changes_nothing_of_a_run(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=NOW)
+        ingest.apply_batch(session, batch(steps=steps([T0]), allocations=[held()]), now=NOW)
+        forged = batch(
+            "h2",
+            samples=samples([T0]),
+            run_samples=run_samples([T0]),
+            steps=[*steps([T0], each=99), *steps([T0 + S])],
+            allocations=[held(end_ns=T0 + S)],
+        )
+        received = ingest.apply_batch(session, forged, now=NOW)
+    assert (received.rows, received.refused) == (5, 4)
+    assert received.refusal == "Run a1 is of 'h1', so 'h2' cannot report on it"
+    assert [row["steps"] for row in _rows(database, StepStat)] == [2]
+    assert [row["end_ns"] for row in _rows(database, Allocation)] == [None]
+    assert [len(_rows(database, table)) for table in (Sample, RunSample)] == [1, 0]

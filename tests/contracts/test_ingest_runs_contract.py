@@ -277,16 +277,18 @@ def test_a_heartbeat_says_who_is_there(database: Database) -> None:
     assert run.device_ns == NOW - T0
 
 
-def test_a_run_on_two_hosts_keeps_the_ranks_of_both(database: Database) -> None:
+def test_a_heartbeat_of_another_host_changes_nothing_of_a_run(database: Database) -> None:
+    refused = ingest.RefusedRows()
     with database.session() as session:
         ingest.apply_run(session, started(), now=NOW)
         ingest.apply_heartbeat(session, beat(live(ranks=[0, 1], steps=5), time_ns=NOW), now=NOW)
-        ingest.apply_heartbeat(session, beat(live(ranks=[2, 3], steps=4), time_ns=NOW, host="h2"), now=NOW)
-        ingest.apply_heartbeat(session, beat(live(ranks=[0], steps=5), time_ns=NOW), now=NOW)
+        other = beat(live(ranks=[2, 3], steps=9), live("b2"), time_ns=NOW + S, host="h2")
+        ingest.apply_heartbeat(session, other, refused=refused, now=NOW + S)
         run = runs.get_run(session, "a1")
-    assert [(entry.rank, entry.host) for entry in run.ranks] == [(0, "h1"), (2, "h2"), (3, "h2")]
-    assert run.steps == 5
-    assert [device.host for device in run.devices] == ["h1", "h2"]
+        assert runs.get_run(session, "b2").host == "h2"  # what is its own is stored
+    assert [(entry.rank, entry.host) for entry in run.ranks] == [(0, "h1"), (1, "h1")]
+    assert (run.steps, run.last_seen_ns, [device.host for device in run.devices]) == (5, NOW, ["h1"])
+    assert (refused.count, refused.reason) == (1, "Run a1 is of 'h1', so 'h2' cannot report on it")
 
 
 def test_a_device_changes_its_name_in_place(database: Database) -> None:

@@ -130,7 +130,7 @@ class Rig:
         run_dir.parent.mkdir(mode=0o700, exist_ok=True)
         run_dir.mkdir(mode=0o700)
         (run_dir / "ranks").mkdir(mode=0o700)
-        content = {"run": key, "workflow": f"small-{key[:4]}", "start_ns": now_ns(), "host": "launcher"}
+        content = {"run": key, "workflow": f"small-{key[:4]}", "start_ns": now_ns(), "host": os.uname().nodename}
         content |= record or {}
         (run_dir / "run.json").write_text(json.dumps(content))
         flags = control_file.Flag.GUARD | control_file.Flag.RANK_FROM_ENV | control_file.Flag.STEP_HOOK

@@ -211,7 +211,7 @@ class Agent:
             if key not in self._known_runs:
                 self._unrecorded[key] = now_s + RECORD_PATIENCE_S
             if key in self._unrecorded:
-                record = read_run_record(run)
+                record = read_run_record(run, self._settings.host_name)
                 if record is not None:
                     self._spool.put("runs", json.dumps(record).encode())
                 if record is not None or now_s > self._unrecorded[key]:

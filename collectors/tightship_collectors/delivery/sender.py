@@ -8,7 +8,7 @@ One thread, so that a slow network never delays a sample. What an answer means:
 | nothing answers, 408, 425, 429, 502–504 | kept; tried again with growing, jittered pauses; see `held_back` |
 | 401, 403 | kept; said once: the token is wrong, not the record |
 | 404, 405 | kept; said once: whatever answers there is no tightship of this release |
-| 409, 500, other 5xx | kept; after MAX_ATTEMPTS the entry is set aside, so that one poison record blocks no other |
+| 500, other 5xx | kept; after MAX_ATTEMPTS the entry is set aside, so that one poison record blocks no other |
 | other 4xx | the entry is set aside at once |
 """
 
@@ -163,7 +163,7 @@ class Sender:
     def _send_heartbeat(self, heartbeat: Heartbeat) -> None:
         try:
             for part in split_heartbeat(heartbeat, MAX_HEARTBEAT_RUNS):
-                self._client.post("/hosts/heartbeat", part)
+                self._say_refused_runs(self._client.post("/hosts/heartbeat", part))
         except (ServerUnreachable, ApiError, ValueError) as error:
             if isinstance(error, ApiError) and 400 <= error.http_status < 500 and error.http_status not in _WAIT:
                 # The next one is a new one: there is nothing to keep.
@@ -181,6 +181,12 @@ class Sender:
         if self._outage:
             self._say_back()
             self._entry_pause.succeeded()
+
+    def _say_refused_runs(self, answer: Any) -> None:
+        refusal = str(answer.get("refusal")) if _rows(answer, "refused") else ""
+        if refusal and refusal != self._refused_heartbeat:
+            LOG.warning("The server leaves runs of this host's heartbeat out: %s", refusal)
+        self._refused_heartbeat = refusal
 
     def _take_records(self) -> bool:
         """Deliver the run records that launchers left. False when the server took no more."""
@@ -252,7 +258,7 @@ class Sender:
         status = error.http_status
         if status in _LATER:
             return self._put_off(name, error, aside)
-        if status not in _WAIT and (status < 500 and status != 409):
+        if status not in _WAIT and status < 500:
             self._held_back.forget(name)
             aside(f"the server refuses it ({status}): {error}")
             return True

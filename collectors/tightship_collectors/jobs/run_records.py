@@ -1,15 +1,18 @@
 """The record of a run as its launcher left it in the run directory.
 
 The launcher tells the server itself. The agent repeats it, because a launcher may be unable to (no route, no token),
-and adds what only the host knows: the scheduler's id of the process. The server applies a record as often as it comes.
+and states what the host knows better than a file in a user's folder: itself, the user, and the scheduler's id of the
+process. The server applies a record as often as it comes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
+import pwd
 import stat
 
 from tightship_collectors.jobs.attribution import LocalRun
@@ -23,8 +26,11 @@ MAX_BYTES = 1024 * 1024
 FIELDS = frozenset(f.name for f in dataclasses.fields(RunRecord))
 
 
-def read_run_record(local: LocalRun) -> dict[str, object] | None:
-    """The record as JSON values; None when there is none, or it is of another run, user or form."""
+def read_run_record(local: LocalRun, host: str) -> dict[str, object] | None:
+    """The record as JSON values; None when there is none, or it is of another run, user or form.
+
+    :param host: this host, whatever the record says.
+    """
     run = local.view
     try:
         with user_folder(run.run_dir, run.uid) as folder:
@@ -43,6 +49,9 @@ def read_run_record(local: LocalRun) -> dict[str, object] | None:
         return None
     if not content.get("external_id"):
         content["external_id"] = local.external_id
+    content["host"], content["uid"] = host, run.uid
+    with contextlib.suppress(KeyError):  # in a container, where users have no names: as the launcher says
+        content["user"] = pwd.getpwuid(run.uid).pw_name
     return content
 
 

@@ -23,7 +23,9 @@ from urllib.parse import urlsplit
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from tightship_platform import validation
 from tightship_platform.database.models import Audit, Token
+from tightship_platform.database.reporters import Reporter
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from tightship_platform.results import token as results
 from tightship_platform.units import NS_PER_S, now_ns, plural
@@ -54,6 +56,10 @@ class Caller:
     scopes: frozenset[Scope]
     expired_ns: int | None = None
     """When the token expired; such a caller has no scopes. Null: it is valid."""
+    host: str | None = None
+    """The only host that they report for; this and the next two: see [Note: whose is it] in `database.reporters`."""
+    user: str | None = None
+    team: str | None = None
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller may do what needs `scope`; `admin` may do everything."""
@@ -99,6 +105,17 @@ def require(scope: Scope) -> Caller:
     return caller
 
 
+def reporter() -> Reporter:
+    """The caller of this request, who has the scope `ingest`, as the one who reports.
+
+    :raises Unauthorized: nobody was recognised, or the token has expired.
+    :raises Forbidden: the token lacks the scope.
+    """
+    caller = require(Scope.INGEST)
+    is_admin = Scope.ADMIN in caller.scopes
+    return Reporter(name=caller.name, is_admin=is_admin, host=caller.host, user=caller.user, team=caller.team)
+
+
 def hash_token(token: str) -> str:
     """What is kept of a token. It is random and long, so a plain SHA-256 cannot be turned back."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
@@ -127,7 +144,9 @@ class Access:
                 return None
             if row.expires_ns is not None and row.expires_ns <= now:
                 return Caller(name=row.name, scopes=frozenset(), expired_ns=row.expires_ns)
-            caller = Caller(name=row.name, scopes=_known(row.scopes))
+            caller = Caller(
+                name=row.name, scopes=_known(row.scopes), host=row.host_name, user=row.user_name, team=row.team
+            )
             if row.last_used_ns is None or now - row.last_used_ns >= LAST_USED_EVERY_NS:
                 # Once more in SQL: of many requests at once, one writes.
                 session.execute(
@@ -191,32 +210,54 @@ def any_active(session: Session) -> bool:
 
 
 def create_token(
-    session: Session, name: str, scopes: Sequence[Scope], *, lifetime_ns: int | None = None, actor: str = "cli"
+    session: Session,
+    name: str,
+    scopes: Sequence[Scope],
+    *,
+    host: str | None = None,
+    user: str | None = None,
+    team: str | None = None,
+    lifetime_ns: int | None = None,
+    actor: str = "cli",
 ) -> str:
     """Make a token and return it: the only time that it can be seen.
 
+    :param host: the only host that it reports for; this and the next two: see [Note: whose is it].
     :param lifetime_ns: after which it is refused; None: never.
     :raises Invalid: the name is empty, too long or not printable, there is no scope, or the lifetime is none.
     :raises Conflict: the name is taken, also by a revoked token.
     """
     if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
         raise Invalid("Token name", name, f"1 to {NAME_MAX} printable characters")
+    named = {"host": host, "user": user, "team": team}
+    bounds = {what: validation.name(f"--{what}", value) for what, value in named.items() if value is not None}
     if not scopes:
         raise Invalid("Scopes", list(scopes), f"at least one of {', '.join(Scope)}")
     token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
     chosen = sorted({scope.value for scope in scopes})
     expires_ns = _expiry(now, lifetime_ns)
-    session.add(Token(name=name, sha256=hash_token(token), scopes=chosen, created_ns=now, expires_ns=expires_ns))
+    session.add(
+        Token(
+            name=name,
+            sha256=hash_token(token),
+            scopes=chosen,
+            host_name=host,
+            user_name=user,
+            team=team,
+            created_ns=now,
+            expires_ns=expires_ns,
+        )
+    )
     try:
         session.flush()
     except IntegrityError as error:
         raise Conflict(f"A token named {name!r} exists or existed; choose another name") from error
-    audit(session, actor, "token.create", name, scopes=chosen)
+    audit(session, actor, "token.create", name, scopes=chosen, **bounds)
     return token
 
 
 def rotate_token(session: Session, name: str, *, lifetime_ns: int | None = None, actor: str = "cli") -> str:
-    """Replace a token by a new one of the same name and scopes, and return that; the old one is worthless at once.
+    """Replace a token by a new one of the same name and rights, and return that; the old one is worthless at once.
 
     :param lifetime_ns: of the new one; None: as long as the old one had, which may be for ever.
     :raises NotFound: there is no such token.
@@ -256,6 +297,9 @@ def list_tokens(session: Session) -> list[results.Token]:
         results.Token(
             name=row.name,
             scopes=list(row.scopes),
+            host=row.host_name,
+            user=row.user_name,
+            team=row.team,
             created_ns=row.created_ns,
             last_used_ns=row.last_used_ns,
             revoked_ns=row.revoked_ns,

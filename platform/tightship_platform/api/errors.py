@@ -40,7 +40,7 @@ def database_trouble(error: DBAPIError) -> JSONResponse:
     if isinstance(error, DataError) or _is_overflow(error):
         return line(f"The database cannot work with a value of this request ({_cause(error)})", 422)
     if isinstance(error, IntegrityError):
-        return line(f"The request contradicts what is stored ({_cause(error)}); try again", 409)
+        return line(f"The request contradicts what is being stored ({_cause(error)}); try again", 503)
     if is_disk_full(error):
         log.error("The disk of the database is full: %s", _cause(error))
         return line("The disk of the database is full and nothing was stored; make room there, then try again", 503)

@@ -20,6 +20,7 @@ from tightship_platform.captures.transitions import (
     renew,
 )
 from tightship_platform.database.models import Capture, Run
+from tightship_platform.database.reporters import ANYBODY, Reporter, require_host
 from tightship_platform.errors import Conflict, Invalid
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState
@@ -45,18 +46,29 @@ _REPORTABLE = (
 )
 
 
-def lease(session: Session, request: LeaseRequest, *, now: int | None = None) -> list[Lease]:
+def lease(
+    session: Session, request: LeaseRequest, *, reporter: Reporter = ANYBODY, now: int | None = None
+) -> list[Lease]:
     """Hand out at most one capture per run that the agent sees alive: the oldest that waits.
 
     A capture is handed to one agent only; while it is leased, armed or recording, others of its run wait.
+
+    :raises Conflict: captures wait, but all of them for runs of other hosts.
+    :raises Forbidden: captures wait, and the reporter may not speak for this host.
     """
     now = now_ns() if now is None else now
     host = validation.name("Host", request.host)
     if len(request.runs) > MAX_RUNS:
         raise Invalid("Number of runs", len(request.runs), f"at most {MAX_RUNS}")
     waiting = _waiting(session, [validation.key("Run", key) for key in request.runs])
+    if not waiting:
+        return []
+    require_host(session, reporter, host)
+    ours = [row.id for row in waiting if row.host_name == host]
+    if not ours:
+        raise Conflict(f"Run {waiting[0].key} is of {waiting[0].host_name!r}; {host!r} cannot take its captures")
     leases = []
-    for run_id in sorted({row.run_id for row in waiting}):
+    for run_id in sorted(ours):
         # The run's lock makes "one at a time" hold among agents; always in order of id, so that nobody deadlocks.
         session.execute(update(Run).where(Run.id == run_id).values(key=Run.key))
         capture = _take_one(session, run_id, host, now)
@@ -77,8 +89,8 @@ def lease(session: Session, request: LeaseRequest, *, now: int | None = None) ->
 def _waiting(session: Session, keys: list[str]) -> list[Row[Any]]:
     return list(
         session.execute(
-            select(Capture.run_id)
-            .join(Run)
+            select(Run.id, Run.key, Run.host_name)
+            .join(Capture, Capture.run_id == Run.id)
             .where(Run.key.in_(keys), Run.end_ns.is_(None), Capture.state == CaptureState.REQUESTED.value)
             .distinct()
         )
@@ -117,11 +129,14 @@ def _take_one(session: Session, run_id: int, host: str, now: int) -> Capture | N
     return None
 
 
-def report(session: Session, key: str, reported: CaptureReport, *, now: int | None = None) -> Capture:
+def report(
+    session: Session, key: str, reported: CaptureReport, *, reporter: Reporter = ANYBODY, now: int | None = None
+) -> Capture:
     """Take note of how far the agent is; renews the lease. A late or repeated report changes nothing.
 
     :raises NotFound: no such capture.
     :raises Conflict: another host holds it.
+    :raises Forbidden: the reporter may not speak for this host.
     :raises Invalid: no state that an agent reports, or no reason, or a manifest that cannot be.
     """
     now = now_ns() if now is None else now
@@ -139,6 +154,7 @@ def report(session: Session, key: str, reported: CaptureReport, *, now: int | No
     if capture.lease_host != host:
         holder = f"leased by {capture.lease_host}" if capture.lease_host else "not leased"
         raise Conflict(f"Capture {key} is {holder}; {host} cannot report on it")
+    require_host(session, reporter, host)
     if CaptureState(capture.state).rank >= CaptureState.UPLOADED.rank:
         return capture
     if state == CaptureState.FAILED:

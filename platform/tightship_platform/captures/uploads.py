@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from tightship_platform import validation
 from tightship_platform.captures.transitions import finish_upload, lock, renew
 from tightship_platform.database.models import Capture, SecondPass, Trace
+from tightship_platform.database.reporters import ANYBODY, Reporter, require_host
 from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState
@@ -39,6 +40,7 @@ def check_trace(
     sha256: str,
     attempt: int | None = None,
     recording: int = 1,
+    reporter: Reporter = ANYBODY,
 ) -> Capture:
     """Ask before an upload whether its file is wanted. A file that is stored already is wanted again and stored once.
 
@@ -48,6 +50,7 @@ def check_trace(
     :raises Conflict: it has ended, is not armed, is held by another host or under another lease, or does not expect
         this rank and process.
     :raises Invalid: a value is not acceptable.
+    :raises Forbidden: the reporter may not speak for this host.
     """
     validation.count("Rank", rank, most=validation.RANK_MAX)
     validation.count("Pid", pid, least=1, most=validation.INT32_MAX)
@@ -58,6 +61,7 @@ def check_trace(
     capture = session.scalar(select(Capture).where(Capture.key == key))
     if capture is None:
         raise NotFound("capture", key[:40], "see `tightship captures`")
+    require_host(session, reporter, host)
     if _stored(session, capture, rank, sha256, recording):
         return capture
     if capture.state not in _OPEN:

@@ -46,8 +46,13 @@ def token() -> None:
     type=click.Choice([scope.value for scope in Scope]),
     help="What the token permits; repeat for several.",
 )
+@click.option("--host", metavar="HOST", help="Let it report for this host only, which is then no other token's.")
+@click.option("--user", metavar="USER", help="Whose the runs are that it reports, whatever their records say.")
+@click.option("--team", metavar="TEAM", help="The team whose runs it reports.")
 @_expires("For ever by default.")
-def create(name: str, scopes: tuple[str, ...], expires: str | None) -> None:
+def create(
+    name: str, scopes: tuple[str, ...], host: str | None, user: str | None, team: str | None, expires: str | None
+) -> None:
     """Create a token called NAME and print it once; only its hash is stored."""
     settings = load_settings()
     from tightship_platform.api import auth
@@ -56,7 +61,15 @@ def create(name: str, scopes: tuple[str, ...], expires: str | None) -> None:
     engine.upgrade(settings)
     with engine.open_database(settings) as opened, opened.session() as session:
         first = not auth.any_active(session)
-        made = auth.create_token(session, name, [Scope(scope) for scope in scopes], lifetime_ns=_lifetime_ns(expires))
+        made = auth.create_token(
+            session,
+            name,
+            [Scope(scope) for scope in scopes],
+            host=host,
+            user=user,
+            team=team,
+            lifetime_ns=_lifetime_ns(expires),
+        )
     click.echo(made)
     if first:
         click.echo(
@@ -82,11 +95,12 @@ def list_(as_json: bool) -> None:
     from tightship_platform.terminal import Column, clock, print_table
 
     print_table(
-        [Column("NAME"), Column("SCOPES"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
+        [Column("NAME"), Column("SCOPES"), Column("FOR"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
         [
             (
                 row.name,
                 " ".join(row.scopes),
+                " ".join(f"{what}={value}" for what, value in _bounds(row) if value is not None) or "all",
                 clock(row.created_ns),
                 clock(row.last_used_ns),
                 _state(row),
@@ -95,6 +109,10 @@ def list_(as_json: bool) -> None:
         ],
         empty="No token exists. Make one with: tightship token create NAME --scope read",
     )
+
+
+def _bounds(row: Token) -> tuple[tuple[str, str | None], ...]:
+    return ("host", row.host), ("user", row.user), ("team", row.team)
 
 
 def _state(row: Token) -> str:

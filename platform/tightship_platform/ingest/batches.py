@@ -10,11 +10,13 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import validation
 from tightship_platform.database.models import HostSample, Run, RunSample, Sample
+from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
-from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices, put_host
+from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
 from tightship_platform.ingest.refused_rows import RefusedRows
+from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import count_steps, put_steps
 from tightship_platform.samples import rollups
@@ -41,17 +43,19 @@ def apply_batch(
     batch: Batch,
     *,
     keep_days: int = 0,
+    reporter: Reporter = ANYBODY,
     refused: RefusedRows | None = None,
     now: int | None = None,
 ) -> BatchReceived:
     """Store a batch. Sent again, it changes nothing.
 
-    Rows with a value that cannot be are left out and counted as `refused`. So are, as `too_old`, samples and steps of
-    days whose records were removed, or that ended more than `keep_days` before the newest sample (0: none); see
-    [Note: what may go] in `retention`. All other rows are stored.
+    Rows with a value that cannot be, and rows of another host's runs, are left out and counted as `refused`. So are, as
+    `too_old`, samples and steps of days whose records were removed, or that ended more than `keep_days` before the
+    newest sample (0: none); see [Note: what may go] in `retention`. All other rows are stored.
 
     :param refused: rows that were left out of the batch before it came here.
     :raises Invalid: its host, or the number of its devices, is not acceptable; nothing was changed.
+    :raises Forbidden: the reporter may not speak for this host.
     :raises TooLarge: more than MAX_ROWS rows, or than MAX_RUNS runs; nothing was changed.
     """
     now = now_ns() if now is None else now
@@ -73,13 +77,17 @@ def apply_batch(
     steps = [step for step in steps if is_kept(step.time_ns)]
     too_old = len(times) - len(samples) - len(host_samples) - len(run_samples) - len(steps)
     latest = max((row["time_ns"] for row in [*samples, *host_samples, *run_samples]), default=now)
-    host_id = put_host(session, batch.host, min(latest, now))
+    host_id = put_host(session, batch.host, min(latest, now), reporter)
     mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in allocations}
     device_ids = put_devices(session, host_id, devices, mentioned)
     first, last = _span_of_runs(run_samples, steps, allocations)
     if len(first) > MAX_RUNS:
         raise TooLarge(f"A batch of {len(first)} runs is larger than {MAX_RUNS}; send it in parts")
-    runs, unknown = runs_by_key(session, first, batch.host)
+    runs, unknown = runs_by_key(session, first, batch.host, team=reporter.team)
+    run_samples = [row for row in run_samples if not is_of_another(runs[row["run"]], batch.host, refused)]
+    steps = [step for step in steps if not is_of_another(runs[step.run], batch.host, refused)]
+    allocations = [held for held in allocations if not is_of_another(runs[held.run], batch.host, refused)]
+    runs = {key: run for key, run in runs.items() if run.host_name == batch.host}
     apply_allocations(session, runs, device_ids, allocations)
 
     for row in host_samples:

@@ -6,9 +6,12 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import validation
 from tightship_platform.database.models import Host, Run
+from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import hold_now
-from tightship_platform.ingest.inventory import checked_devices, put_devices, put_host
+from tightship_platform.ingest.inventory import checked_devices, put_devices
+from tightship_platform.ingest.refused_rows import RefusedRows
+from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.units import now_ns
 from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat, LiveRun, RankRecord, SourceState
@@ -21,25 +24,36 @@ Fact = str | int | float
 """A system fact of a host."""
 
 
-def apply_heartbeat(session: Session, beat: Heartbeat, *, now: int | None = None) -> list[str]:
+def apply_heartbeat(
+    session: Session,
+    beat: Heartbeat,
+    *,
+    reporter: Reporter = ANYBODY,
+    refused: RefusedRows | None = None,
+    now: int | None = None,
+) -> list[str]:
     """Take note of a host, its devices and its live runs; returns the runs that were never announced.
 
     What a heartbeat says holds at the moment it arrives: a host whose clock is off keeps its runs alive.
 
+    :param refused: counts the runs that belong to another host; they are left as they are.
     :raises Invalid: a value is not acceptable; nothing was changed.
+    :raises Forbidden: the reporter may not speak for this host.
     """
+    refused = RefusedRows() if refused is None else refused
     now = now_ns() if now is None else now
     devices = checked_devices(beat.devices)
     info, sources = _check(beat, now)
-    host_id = put_host(session, beat.host, now)
+    host_id = put_host(session, beat.host, now, reporter)
     host = session.get_one(Host, host_id, populate_existing=True)
     host.agent_version = validation.line(beat.agent_version, 40)
     host.info, host.sources = info, sources
     device_ids = put_devices(session, host_id, devices, {uuid for live in beat.runs for uuid in live.devices})
     first_seen = {live.run: live.since_ns or beat.time_ns for live in beat.runs}
-    runs, unknown = runs_by_key(session, first_seen, beat.host)
+    runs, unknown = runs_by_key(session, first_seen, beat.host, team=reporter.team)
+    ours = [live for live in beat.runs if not is_of_another(runs[live.run], beat.host, refused)]
     # The agent has not noticed the end of the others yet.
-    alive = [(runs[live.run], live) for live in beat.runs if runs[live.run].end_ns is None]
+    alive = [(runs[live.run], live) for live in ours if runs[live.run].end_ns is None]
     for run, live in alive:
         seen(run, now)
         revive(run, now)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
-from tightship_platform.database.models import Device, Host
+from tightship_platform.database.models import Device
 from tightship_platform.database.upsert import add_missing, put
 from tightship_platform.errors import Invalid
 from tightship_platform.vocabulary import DeviceKind
@@ -40,17 +40,6 @@ def check_device(device: DeviceRecord) -> DeviceRecord:
     if device.memory_bytes is not None:
         validation.count("Device memory_bytes", device.memory_bytes)
     return device
-
-
-def put_host(session: Session, name: str, seen_ns: int) -> int:
-    """The host's id; made when it is new. `last_seen_ns` only grows."""
-    row = {"name": name, "first_seen_ns": seen_ns, "last_seen_ns": seen_ns, "info": {}, "sources": []}
-    add_missing(session, Host, [row])
-    older = Host.name == name, Host.last_seen_ns < seen_ns
-    session.execute(
-        update(Host).where(*older).values(last_seen_ns=seen_ns).execution_options(synchronize_session=False)
-    )
-    return session.scalars(select(Host.id).where(Host.name == name)).one()
 
 
 def put_devices(

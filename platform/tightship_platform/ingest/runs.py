@@ -10,10 +10,12 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import captures, validation
 from tightship_platform.database.models import Run, Workflow
-from tightship_platform.database.upsert import add_missing
+from tightship_platform.database.reporters import ANYBODY, Reporter
+from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import close_allocations
 from tightship_platform.ingest.offload import check_offload, put_offload
+from tightship_platform.ingest.run_owner import bind_run, check_host
 from tightship_platform.ingest.steps import count_steps
 from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
@@ -33,21 +35,25 @@ ARGUMENT_MAX = 4096
 COMMAND_MAX = 65_536
 
 
-def apply_run(session: Session, record: RunRecord, *, now: int | None = None) -> str:
+def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBODY, now: int | None = None) -> str:
     """Take a launcher's record of a start or an end; returns the run's key.
 
     An end stays an end, whatever comes later and in whatever order. The first end record counts.
 
     :raises Invalid: a value is not acceptable; nothing was changed.
+    :raises Conflict: the run is somebody else's; nothing was changed.
+    :raises Forbidden: the reporter may not say this of the record's host.
     """
     now = now_ns() if now is None else now
     _check(record, now)
+    check_host(session, record, reporter)
     workflow = _workflow(session, record.workflow)
     values = {
         "key": record.run,
         "workflow_id": workflow.id,
         "source": SOURCE_LAUNCH,
         "simulated": False,
+        "host_name": record.host,
         "command": [],
         "labels": {},
         "state": RunState.RUNNING.value,
@@ -57,12 +63,12 @@ def apply_run(session: Session, record: RunRecord, *, now: int | None = None) ->
     }
     add_missing(session, Run, [values])
     run = lock_run(session, record.run)
+    bind_run(run, record, reporter)
     run.workflow_id = workflow.id
     run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source
     if run.state == RunState.RUNNING:
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
-    run.host_name, run.user_name = record.host, validation.optional_name("User", record.user)
     run.command, run.labels = _command(record.command), hide_in_values(record.labels)
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
@@ -84,10 +90,13 @@ def lock_run(session: Session, key: str) -> Run:
     return session.scalars(select(Run).where(Run.key == key).execution_options(populate_existing=True)).one()
 
 
-def runs_by_key(session: Session, first_seen: Mapping[str, int], host: str) -> tuple[dict[str, Run], list[str]]:
-    """The runs of these keys, locked, in order of key; makes placeholders for those never announced.
+def runs_by_key(
+    session: Session, first_seen: Mapping[str, int], host: str, *, team: str | None = None
+) -> tuple[dict[str, Run], list[str]]:
+    """The runs of these keys, locked, in order of key, other hosts' too; makes placeholders for those never announced.
 
     :param first_seen: key → earliest time at which it was seen, which is a placeholder's start.
+    :param team: whose a placeholder is.
     :returns: the runs by key, and the keys that were never announced. See [Note: runs that were never announced].
     """
     if not first_seen:
@@ -97,13 +106,14 @@ def runs_by_key(session: Session, first_seen: Mapping[str, int], host: str) -> t
     if missing:
         workflow = _workflow(session, UNKNOWN_WORKFLOW)
         reason = f"seen by the agent on {host}; its launcher has not reported yet"
-        rows = [
+        rows: list[Row] = [
             {
                 "key": key,
                 "workflow_id": workflow.id,
                 "source": SOURCE_AGENT,
                 "simulated": False,
                 "host_name": host,
+                "team": team,
                 "command": [],
                 "labels": {},
                 "state": RunState.RUNNING.value,
@@ -117,7 +127,7 @@ def runs_by_key(session: Session, first_seen: Mapping[str, int], host: str) -> t
         add_missing(session, Run, rows)
     runs = _lock_runs(session, first_seen)
     for key, run in runs.items():
-        if run.source == SOURCE_AGENT:
+        if run.source == SOURCE_AGENT and run.host_name == host:
             run.start_ns = min(run.start_ns, first_seen[key])
     return runs, [key for key, run in runs.items() if run.source == SOURCE_AGENT]
 
@@ -223,6 +233,8 @@ def _check(record: RunRecord, now: int) -> None:
     validation.name("Host", record.host)
     for what, value in (("Team", record.team), ("Owner", record.owner), ("User", record.user)):
         validation.optional_name(what, value)
+    if record.uid is not None:
+        validation.count("uid", record.uid, most=2**32 - 1)
     validation.optional_name("External id", record.external_id)
     validation.time_ns("start_ns", record.start_ns, now)
     if len(record.labels) > MAX_LABELS:

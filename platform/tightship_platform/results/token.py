@@ -13,6 +13,12 @@ class Token:
     """Its name."""
     scopes: list[str]
     """What it permits: `ingest`, `read`, `capture`, `apply`, `admin`."""
+    host: str | None
+    """The only host that it reports for; null: every host that is no other token's."""
+    user: str | None
+    """The user whose runs it reports; null: as the records say."""
+    team: str | None
+    """The team whose runs it reports; null: none."""
     created_ns: int
     """When it was made, or rotated."""
     last_used_ns: int | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_a_run_from_its_start_to_its_end(rig: Rig) -> None:
     job = rig.start_job(ranks=2, record={"team": "vision", "command": ["python", "x.py"]})
     run = wait_for(lambda: (r := rig.get(f"/runs/{job.key}")) and len(r["ranks"]) == 2 and r["devices"] and r)
     # The launcher reported to nobody: the agent passed its record on.
-    assert (run["workflow"], run["team"], run["host"]) == (f"small-{job.key[:4]}", "vision", "launcher")
+    assert (run["workflow"], run["team"], run["host"]) == (f"small-{job.key[:4]}", "vision", os.uname().nodename)
     assert [(r["rank"], r["pid"], r["guard"]) for r in run["ranks"]] == [
         (n, job.processes[n].pid, True) for n in range(2)
     ]
@@ -302,25 +303,27 @@ def test_a_record_that_is_none_stays_where_it_is(content: bytes, caplog: pytest.
     run_dir.mkdir(mode=0o700, parents=True)
     (run_dir / "run.json").write_bytes(content.replace(b"KEY", b'"' + b"a" * 16 + b'"'))
     view = HostRun(run="a" * 16, run_dir=run_dir, uid=os.getuid(), pids=(), ranks=(), start_ns=1)
-    assert read_run_record(LocalRun(view=view, processes=(), external_id="7")) is None
+    assert read_run_record(LocalRun(view=view, processes=(), external_id="7"), "h1") is None
     assert "is not used" in caplog.text
 
 
-def test_the_record_of_a_run_is_completed_not_changed() -> None:
+def test_the_record_of_a_run_says_what_the_host_knows_whatever_stands_in_it() -> None:
     settings = load_settings()
     run_dir = settings.runtime_dir / ("a" * 16)
     run_dir.mkdir(mode=0o700, parents=True)
+    known = {"host": "h1", "user": pwd.getpwuid(os.getuid()).pw_name, "uid": os.getuid()}
     record = {"run": "a" * 16, "workflow": "w", "labels": {"k": "v"}, "command": ["x"], "end_ns": None}
     view = HostRun(run="a" * 16, run_dir=run_dir, uid=os.getuid(), pids=(), ranks=(), start_ns=1)
     local = LocalRun(view=view, processes=(), external_id="7")
-    assert read_run_record(local) is None  # not there yet
+    assert read_run_record(local, "h1") is None  # not there yet
     (run_dir / "run.json").write_text(json.dumps(record))
-    assert read_run_record(local) == record | {"external_id": "7"}
-    (run_dir / "run.json").write_text(json.dumps(record | {"external_id": "8"}))
-    assert read_run_record(local) == record | {"external_id": "8"}
+    assert read_run_record(local, "h1") == record | known | {"external_id": "7"}
+    forged = {"external_id": "8", "host": "node-a", "user": "alice", "uid": 4242}
+    (run_dir / "run.json").write_text(json.dumps(record | forged))
+    assert read_run_record(local, "h1") == record | known | {"external_id": "8"}
     (run_dir / "run.json").unlink()
     (run_dir / "run.json").symlink_to("/etc/passwd")
-    assert read_run_record(local) is None
+    assert read_run_record(local, "h1") is None
 
 
 def test_a_large_batch_is_split_without_loss() -> None:

@@ -74,7 +74,7 @@ def test_nothing_is_read_or_written_through_a_link_in_place_of_a_folder(run_dir:
     run_dir.rename(tmp_path / "moved")
     run_dir.symlink_to(elsewhere)
     view = HostRun(run=KEY, run_dir=run_dir, uid=UID, pids=(), ranks=(), start_ns=0)
-    assert read_run_record(LocalRun(view=view, processes=(), external_id=None)) is None
+    assert read_run_record(LocalRun(view=view, processes=(), external_id=None), "h1") is None
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def batch(**changes: Any) -> dict[str, Any]:
 
 def test_a_run_from_its_start_to_its_end(http: httpx.Client) -> None:
     assert ok(http.post("/runs", json=run_record())) == {"run": RUN}
-    assert ok(http.post("/hosts/heartbeat", json=heartbeat())) == {}
+    assert ok(http.post("/hosts/heartbeat", json=heartbeat())) == {"refused": 0, "refusal": None}
     sent = batch()
     assert ok(http.post("/batches", json=sent))["rows"] == 7
     run = ok(http.get(f"/runs/{RUN}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
-from tightship_platform.api.auth import LOOPBACK, audit, require
+from tightship_platform.api.auth import LOOPBACK, audit, reporter, require
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import captures as capture_queries
@@ -33,9 +33,9 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 
 @router.post("/captures/lease", dependencies=[needs(Scope.INGEST)], response_model=Leases)
 def lease(body: LeaseRequest, database: Db) -> Answer:
-    """An agent takes captures of the runs that it sees alive."""
+    """An agent takes captures of the runs of its host that it sees alive."""
     with database.session() as session:
-        leases = captures.lease(session, body)
+        leases = captures.lease(session, body, reporter=reporter())
     return Answer(Leases(leases=leases))
 
 
@@ -43,7 +43,7 @@ def lease(body: LeaseRequest, database: Db) -> Answer:
 def report(key: str, body: CaptureReport, database: Db) -> Answer:
     """An agent reports how far a capture is, which renews its lease; answers the capture."""
     with database.session() as session:
-        captures.report(session, key, body)
+        captures.report(session, key, body, reporter=reporter())
         return_value = capture_queries.get_capture(session, key)
     return Answer(return_value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tightship_platform import ingest
+from tightship_platform.api.auth import reporter
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import runs, timeline
@@ -16,9 +17,10 @@ router = scoped_router("runs")
 
 @router.post("/runs", dependencies=[needs(Scope.INGEST)], response_model=RunReceived)
 def record(body: RunRecord, database: Db) -> Answer:
-    """A run starts or has ended, as its launcher reports it."""
+    """A run starts or has ended, as its launcher reports it. It belongs to the host, user and team that first reported
+    it; a record from others is refused."""
     with database.session() as session:
-        key = ingest.apply_run(session, body)
+        key = ingest.apply_run(session, body, reporter=reporter())
     return Answer(RunReceived(run=key))
 
 

@@ -11,6 +11,7 @@ from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from tightship_platform import captures
+from tightship_platform.api.auth import reporter
 from tightship_platform.api.bodies import Stalled
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
@@ -76,7 +77,15 @@ def _expected_key(
 ) -> str:
     with database.session() as session:
         capture = captures.check_trace(
-            session, key, rank=rank, pid=pid, host=host, sha256=sha256, attempt=attempt, recording=recording
+            session,
+            key,
+            rank=rank,
+            pid=pid,
+            host=host,
+            sha256=sha256,
+            attempt=attempt,
+            recording=recording,
+            reporter=reporter(),
         )
         return trace_key(capture.run.key, capture.key, rank, sha256)
 

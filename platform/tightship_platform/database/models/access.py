@@ -17,6 +17,10 @@ class Token(Base):
     name: Mapped[name] = mapped_column(String(200), unique=True)
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[json_list]
+    host_name: Mapped[str | None] = mapped_column(String(200))
+    """The only host that it reports for; this and the next two: see [Note: whose is it] in `database.reporters`."""
+    user_name: Mapped[str | None] = mapped_column(String(200))
+    team: Mapped[str | None] = mapped_column(String(200))
     created_ns: Mapped[ns]
     last_used_ns: Mapped[int | None] = mapped_column(BigInteger)
     revoked_ns: Mapped[int | None] = mapped_column(BigInteger)

@@ -22,6 +22,8 @@ class Host(Base):
     """System facts: cpus, memory_bytes, kernel, boot_id."""
     sources: Mapped[json_list]
     """State of each source as the agent last reported it: name, state, detail."""
+    reported_by: Mapped[str | None] = mapped_column(String(200))
+    """The token that it belongs to; null: none but an administrator's has reported it."""
 
     devices: Mapped[list[Device]] = relationship(back_populates="host", cascade="all, delete-orphan")
 

@@ -38,8 +38,12 @@ class Run(Base):
     """`launch`, or `import:<format>`."""
     simulated: Mapped[bool] = mapped_column(Boolean, default=False)
     host_name: Mapped[str | None] = mapped_column(String(200))
-    """Host of the launcher."""
+    """The host that first reported it, whose agent alone reports on it and takes its captures."""
     user_name: Mapped[str | None] = mapped_column(String(200))
+    uid: Mapped[int | None] = mapped_column(BigInteger)
+    """Number of the user on that host, as its agent saw it; null: no agent has said so."""
+    team: Mapped[str | None] = mapped_column(String(200))
+    """Team of the token that first reported it; null: that token has none."""
     command: Mapped[json_list]
     labels: Mapped[json_dict]
     state: Mapped[str] = mapped_column(String(16), index=True)

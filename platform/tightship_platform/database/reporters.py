@@ -1,0 +1,110 @@
+"""Who reports, and for which host, user and team they may speak.
+
+[Note: whose is it] Nothing that a record says of itself is proof. What counts, first to last:
+- the token: one with a host, user or team speaks for that host, user or team only;
+- who came first: a host belongs to the token that first reported it for as long as that token is active, a run to the
+  host, user and team that first reported it;
+- the record. A token with none of the three is believed what it says of hosts and runs that nobody has reported yet.
+An administrator speaks for everybody, and nothing becomes theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.orm import Session
+
+from tightship_platform.database.models import Host, Token
+from tightship_platform.database.upsert import add_missing
+from tightship_platform.errors import Forbidden
+from tightship_platform.units import now_ns, plural
+
+HOSTS_PER_TOKEN = 5000
+"""Hosts that one token may be the first to report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reporter:
+    """Somebody who sends records; see [Note: whose is it]."""
+
+    name: str
+    """Name of the token."""
+    is_admin: bool = False
+    host: str | None = None
+    """The only host that they report for; null: any that is nobody else's."""
+    user: str | None = None
+    """The user whose runs they report; null: as the records say."""
+    team: str | None = None
+    """The team whose runs they report; null: none."""
+
+
+ANYBODY = Reporter(name="", is_admin=True)
+"""Speaks for everybody: this machine's own user, an import."""
+
+
+def require_host(session: Session, reporter: Reporter, host: str) -> None:
+    """Whether the reporter may speak for the host's agent.
+
+    :raises Forbidden: the token is another host's, or the host another token's.
+    """
+    if reporter.host is not None and reporter.host != host:
+        raise Forbidden(
+            f"Token {reporter.name!r} is of host {reporter.host!r} and cannot report for {host!r}; "
+            "make one for that host (`tightship token create NAME --scope ingest --host …`)"
+        )
+    if reporter.is_admin or reporter.host == host:
+        return
+    first = session.scalar(select(Host.reported_by).where(Host.name == host))
+    if first == reporter.name:
+        return
+    active = Token.revoked_ns.is_(None), or_(Token.expires_ns.is_(None), Token.expires_ns > now_ns())
+    owners = select(Token.name).where(or_(Token.name == (first or ""), Token.host_name == host), *active)
+    owner = session.scalar(owners.order_by(Token.id).limit(1))
+    if owner is not None:
+        raise Forbidden(
+            f"Host {host!r} is reported by the token {owner!r}, so {reporter.name!r} cannot report for it; "
+            "use that one, or revoke it with `tightship token revoke`"
+        )
+
+
+def put_host(session: Session, name: str, seen_ns: int, reporter: Reporter = ANYBODY) -> int:
+    """The host's id; made when it is new. `last_seen_ns` only grows.
+
+    :raises Forbidden: the reporter may not speak for this host, or has reported too many others.
+    """
+    require_host(session, reporter, name)
+    reported_by = None if reporter.is_admin else reporter.name
+    host = session.execute(select(Host.id, Host.reported_by).where(Host.name == name)).one_or_none()
+    if host is None or (reported_by is not None and host.reported_by != reported_by):
+        _require_room(session, reporter)
+    if host is None:
+        row = {
+            "name": name,
+            "first_seen_ns": seen_ns,
+            "last_seen_ns": seen_ns,
+            "info": {},
+            "sources": [],
+            "reported_by": reported_by,
+        }
+        add_missing(session, Host, [row])
+    elif reported_by is not None and host.reported_by != reported_by:
+        _write(session, update(Host).where(Host.name == name).values(reported_by=reported_by))
+    older = Host.name == name, Host.last_seen_ns < seen_ns
+    _write(session, update(Host).where(*older).values(last_seen_ns=seen_ns))
+    return session.scalars(select(Host.id).where(Host.name == name)).one()
+
+
+def _require_room(session: Session, reporter: Reporter) -> None:
+    if reporter.is_admin or reporter.host is not None:
+        return
+    count = session.scalar(select(func.count()).select_from(Host).where(Host.reported_by == reporter.name)) or 0
+    if count >= HOSTS_PER_TOKEN:
+        raise Forbidden(
+            f"Token {reporter.name!r} has reported {plural(count, 'host')}, as many as one token may; "
+            "give further hosts tokens of their own (`tightship token create NAME --scope ingest --host …`)"
+        )
+
+
+def _write(session: Session, statement: object) -> None:
+    session.execute(statement.execution_options(synchronize_session=False))  # type: ignore[attr-defined]
