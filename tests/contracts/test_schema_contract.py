@@ -10,20 +10,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from processes import at_once
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Float,
-    Integer,
-    LargeBinary,
-    Table,
-    create_engine,
-    inspect,
-    make_url,
-    select,
-    text,
-)
+from sqlalchemy import create_engine, inspect, make_url, select, text
+from table_rows import row_of
 
 from tightship_platform.database import engine as databases
 from tightship_platform.database import schema
@@ -37,41 +25,15 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
     return Settings(home=tmp_path, database_url=database_url)
 
 
-def _row(table: Table) -> dict[str, Any]:
-    """A row with a value in every column; all ids are 1."""
-    row: dict[str, Any] = {}
-    for column in table.columns:
-        kind: Any = column.type
-        if column.foreign_keys or column.name == "id":
-            row[column.name] = 1
-        elif isinstance(kind, JSON):
-            row[column.name] = {"text": "ä <b> \" ' \\"}
-        elif isinstance(kind, Boolean):
-            row[column.name] = True
-        elif isinstance(kind, LargeBinary):
-            row[column.name] = b"\x00\xff"
-        elif isinstance(kind, BigInteger):
-            row[column.name] = 1_790_000_000_123_456_789
-        elif isinstance(kind, Integer):
-            row[column.name] = 7
-        elif isinstance(kind, LargeBinary):
-            row[column.name] = b"\x00\xff"
-        elif isinstance(kind, Float):
-            row[column.name] = 0.25
-        else:
-            row[column.name] = "ä <b>"
-    return row
-
-
 def test_every_table_takes_a_row_and_goes_down_and_up_again(settings: Settings) -> None:
     assert databases.upgrade(settings) == schema.head()
     with databases.open_database(settings) as database:
         with database.session() as session:
             for table in Base.metadata.sorted_tables:
-                session.execute(table.insert(), _row(table))
+                session.execute(table.insert(), row_of(table))
         with database.session() as session:
             for table in Base.metadata.sorted_tables:
-                assert session.execute(select(table)).mappings().one() == _row(table), table.name
+                assert session.execute(select(table)).mappings().one() == row_of(table), table.name
         engine = database.engine
         assert databases.downgrade(settings, "base") is None
         assert [name for name in inspect(engine).get_table_names() if name != schema.VERSION_TABLE] == []
@@ -90,7 +52,7 @@ def test_data_survives_every_revision_up_and_down(settings: Settings) -> None:
         rows = {}
         for table in tables:
             names = {column["name"] for column in inspect(connection).get_columns(table.name)}
-            rows[table.name] = {name: value for name, value in _row(table).items() if name in names}
+            rows[table.name] = {name: value for name, value in row_of(table).items() if name in names}
             connection.execute(table.insert(), rows[table.name])
 
     def check() -> None:
@@ -142,7 +104,7 @@ def test_foreign_keys_are_enforced_and_cascade(settings: Settings) -> None:
         tables = Base.metadata.tables
         with database.session() as session:
             for table in Base.metadata.sorted_tables:
-                session.execute(table.insert(), _row(table))
+                session.execute(table.insert(), row_of(table))
             session.execute(tables["verification"].delete())
         with database.session() as session:
             session.execute(tables["run"].delete())
@@ -181,7 +143,7 @@ def test_an_older_schema_is_asked_to_upgrade(settings: Settings) -> None:
 
 def test_a_newer_schema_is_left_alone(settings: Settings) -> None:
     databases.upgrade(settings)
-    _execute(settings, f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+    _execute(settings, f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999', readable_from = '9998'")
     before = _fingerprint(settings)
     for action in (databases.open_database, databases.upgrade):
         with pytest.raises(

@@ -81,4 +81,4 @@ class Probes:
             version = schema.read_version(self._engine)
         except (TightshipError, DBAPIError):
             return DatabaseState(state="unreachable")
-        return DatabaseState(state="ok" if version == schema.head() else "another schema", schema=version)
+        return DatabaseState(state="ok" if version.fits else "another schema", schema=version.revision)

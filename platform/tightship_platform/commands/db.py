@@ -18,11 +18,24 @@ def db() -> None:
 
 @db.command()
 def upgrade() -> None:
-    """Create the schema or bring it up to this release. Safe to run any number of times, also at once."""
+    """Create the schema or bring it up to this release. Safe to run any number of times, also at once.
+
+    Back up the database first: the way back to an older release is that backup. Servers of the release before go on
+    working with the new schema, so that they can be replaced one after another.
+    """
     settings = load_settings()
     from tightship_platform.database import engine
 
-    click.echo(f"The database has schema {engine.upgrade(settings)}, this release's newest.")
+    reached = engine.upgrade(settings)
+    click.echo(_state("The database", reached))
+
+
+def _state(what: str, revision: str | None) -> str:
+    from tightship_platform.database import schema
+
+    if revision == schema.head():
+        return f"{what} has schema {revision}, this release's newest."
+    return f"{what} has schema {revision} of a newer release, which works with this one's ({schema.head()})."
 
 
 @db.command()
@@ -44,13 +57,13 @@ def downgrade(revision: str, yes: bool) -> None:
 def status() -> None:
     """Show the database's schema revision and the one that this release needs. Changes nothing.
 
-    Exit code 0: they match; 2: they differ, and the line says what to do.
+    Exit code 0: they match, or a newer one works with this release; 2: they differ, and the line says what to do.
     """
     settings = load_settings()
-    from tightship_platform.database import engine, schema
+    from tightship_platform.database import engine
 
     with engine.open_database(settings) as opened:
-        click.echo(f"{opened.shown_url} has schema {schema.head()}, this release's newest.")
+        click.echo(_state(opened.shown_url, opened.schema_version()))
 
 
 @db.command("adopt-store")

@@ -74,7 +74,7 @@ class Database:
 
     def schema_version(self) -> str | None:
         """The revision that the database carries; None when it has none."""
-        return schema.read_version(self.engine)
+        return schema.read_version(self.engine).revision
 
     def close(self) -> None:
         """Give all connections back."""
@@ -92,7 +92,7 @@ def open_database(settings: Settings, limits: TimeLimits | None = None) -> Datab
 
     A file or database of another schema is left exactly as it is.
 
-    :raises SchemaMismatch: it is empty, older, newer, or no tightship database; the line says what to do.
+    :raises SchemaMismatch: it is empty, older, too new, or no tightship database; the line says what to do.
     :raises DatabaseUnreachable: it cannot be opened at all.
     """
     url = database_url(settings)
@@ -115,7 +115,8 @@ def upgrade(settings: Settings, revision: str = "head") -> str | None:
 
     Safe to call from several processes at once: one does the work, the others wait and find it done.
 
-    :raises SchemaMismatch: the database belongs to something else, or to a newer release.
+    :raises SchemaMismatch: the database belongs to something else, or to a newer release that does not fit.
+    :raises Conflict: a table stayed busy.
     :raises DatabaseUnreachable: it cannot be opened.
     """
     url = database_url(settings)
@@ -135,7 +136,7 @@ def upgrade(settings: Settings, revision: str = "head") -> str | None:
                 probe.dispose()
     with Database(_engine(url, for_maintenance(settings))) as database:
         reached = schema.migrate(database.engine, revision)
-        if reached == schema.head():
+        if schema.read_version(database.engine).fits:
             with database.session() as session:
                 make_partitions(session)
     return reached

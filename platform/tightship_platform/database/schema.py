@@ -1,8 +1,19 @@
-"""The schema version of a database: read it, check it, move it. The revisions themselves are under migrations/."""
+"""The schema version of a database: read it, check it, move it. The revisions themselves are under migrations/.
+
+[Note: expand, then contract]
+During a rolling upgrade, servers of two releases use one database. So a migration first only *expands*: new tables, and
+new columns that may be left out. Nothing that the release before reads or writes is dropped, renamed or narrowed, no
+table is rewritten, no existing row is changed. A *contracting* migration may follow one release later, when no release
+that may still run uses what it drops. Each says as READABLE_FROM the oldest revision whose release can work with the
+schema that it makes; the database keeps that beside its version, so an older release knows by itself whether it may go
+on. tests/contracts/test_rolling_schema.py holds every migration from 0009 on to this.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +21,44 @@ from typing import TYPE_CHECKING
 from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 
-from tightship_platform.errors import DatabaseUnreachable, Invalid, SchemaMismatch
+from tightship_platform.errors import Conflict, DatabaseUnreachable, Invalid, SchemaMismatch
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+log = logging.getLogger(__name__)
 
 VERSION_TABLE = "tightship_schema"
 """Our own name, so that another application's Alembic table is never taken for ours."""
 _LOCK_KEY = 0x7469676874736870
 """PostgreSQL advisory lock that migrations hold: 'tightshp' as a number."""
+LOCK_S = 2.0
+"""How long a migration waits for a table that others use: whoever comes after it waits, too."""
+TRIES = 30
+PAUSE_S = 1.0
+"""Between two tries, for those who waited."""
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
-def read_version(engine: Engine) -> str | None:
-    """The revision that the database carries; None when it has none.
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """The schema of a database."""
+
+    revision: str | None
+    """None: it has none."""
+    readable_from: str | None = None
+    """The oldest revision whose release can work with it; None: it does not say, as before 0009."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether this release can work with it; see [Note: expand, then contract]."""
+        if self.revision in _revisions():
+            return self.revision == head()
+        return self.revision is not None and self.readable_from in _revisions()
+
+
+def read_version(engine: Engine) -> Version:
+    """The schema that the database carries.
 
     :raises DatabaseUnreachable: the database does not answer.
     :raises SchemaMismatch: the file is no database at all.
@@ -36,63 +72,109 @@ def head() -> str:
 
 
 def check(engine: Engine) -> None:
-    """Accept a database of exactly this release's schema; only reads.
+    """Accept a database of this release's schema, or of a newer one that it can work with; only reads.
 
     :raises SchemaMismatch: one line that says what it is instead and what to do.
     """
     version, tables = _look(engine)
     where = f"The database {engine.url.render_as_string(hide_password=True)}"
-    if version is None and not tables:
+    if version.revision is None and not tables:
         raise SchemaMismatch(f"{where} is empty; run `tightship db upgrade`")
     _refuse_foreign(where, version, tables)
-    if version != head():
+    if not version.fits:
         raise SchemaMismatch(
-            f"{where} has schema {version}, older than this release's {head()}; run `tightship db upgrade`"
+            f"{where} has schema {version.revision}, older than this release's {head()}; run `tightship db upgrade`"
         )
 
 
 def check_upgradable(engine: Engine) -> None:
-    """Accept an empty database or one of an older (or this) release; only reads.
+    """Accept an empty database, one of an older (or this) release, or a newer one that fits; only reads.
 
-    :raises SchemaMismatch: it belongs to something else, or to a newer release.
+    :raises SchemaMismatch: it belongs to something else, or to a newer release that this one cannot work with.
     """
     version, tables = _look(engine)
     _refuse_foreign(f"The database {engine.url.render_as_string(hide_password=True)}", version, tables)
 
 
 def migrate(engine: Engine, revision: str, *, down: bool = False) -> str | None:
-    """Move the schema in one transaction, while no other process can; returns the revision reached."""
+    """Move the schema in one transaction, while no other process can; returns the revision reached.
+
+    A newer schema that this release can work with is left as it is. On PostgreSQL no table is waited for longer than
+    LOCK_S at once, because everybody else would wait behind; the whole is tried TRIES times.
+
+    :raises Conflict: a table stayed busy; nothing was changed.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            return _migrate(engine, revision, down)
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise _unreachable(error, engine.url) from error
+            if not left:
+                raise Conflict(
+                    f"The schema could not be changed: a table was in use at each of {TRIES} tries, {LOCK_S:g} s each; "
+                    "end long transactions (pg_stat_activity shows them) and run `tightship db upgrade` again"
+                ) from error
+            log.info("A migration gives way to others who use its tables; it tries again")
+            time.sleep(PAUSE_S)
+    raise AssertionError("the last try returns or raises")
+
+
+def _migrate(engine: Engine, revision: str, down: bool) -> str | None:
     from alembic import command
     from alembic.script.revision import ResolutionError
     from alembic.util import CommandError
 
     where = f"The database {engine.url.render_as_string(hide_password=True)}"
     config = _config()
-    try:
-        with engine.connect() as connection:
-            if connection.dialect.name == "sqlite":
-                _use_wal(connection)
-                # Batch migrations replace tables; with enforcement on, that would cascade into their children.
-                connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+    with engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            _use_wal(connection)
+            # Batch migrations replace tables; with enforcement on, that would cascade into their children.
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+            # Only now: whoever migrates already is waited for.
+            connection.execute(text(f"SET LOCAL lock_timeout = '{int(LOCK_S * 1000)}ms'"))
+        before, tables = _inspect(connection)
+        _refuse_foreign(where, before, tables)
+        if before.revision is not None and before.revision not in _revisions():
+            return before.revision
+        if before.revision not in (None, head()) and revision == "head" and not down:
+            log.info(
+                "The schema goes from %s to %s. The way back is a backup from before (docs/operations.md, Backup and "
+                "restore)",
+                before.revision,
+                head(),
+            )
+        config.attributes["connection"] = connection
+        try:
+            if down:
+                command.downgrade(config, revision)
             else:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-            _refuse_foreign(where, *_inspect(connection))
-            config.attributes["connection"] = connection
-            try:
-                if down:
-                    command.downgrade(config, revision)
-                else:
-                    command.upgrade(config, revision)
-            except (CommandError, ResolutionError) as error:
-                raise Invalid(
-                    "Schema revision", revision, f"one of base, {', '.join(reversed(_revisions()))}"
-                ) from error
-            reached = _inspect(connection)[0]
-            connection.commit()
-            return reached
-    except OperationalError as error:
-        raise _unreachable(error, engine.url) from error
+                command.upgrade(config, revision)
+        except (CommandError, ResolutionError) as error:
+            raise Invalid("Schema revision", revision, f"one of base, {', '.join(reversed(_revisions()))}") from error
+        reached = _inspect(connection)[0].revision
+        _write_readable_from(connection, reached)
+        connection.commit()
+        return reached
+
+
+def _write_readable_from(connection: Connection, reached: str | None) -> None:
+    readable_from = readable_from_of(reached) if reached is not None else None
+    if readable_from is not None:
+        statement = f"UPDATE {VERSION_TABLE} SET readable_from = :readable_from"  # noqa: S608
+        connection.execute(text(statement), {"readable_from": readable_from})
+
+
+def readable_from_of(revision: str) -> str | None:
+    """READABLE_FROM of a migration; None: it is from before there was such a thing."""
+    from alembic.script import ScriptDirectory
+
+    script = ScriptDirectory.from_config(_config()).get_revision(revision)
+    return None if script is None else getattr(script.module, "READABLE_FROM", None)
 
 
 def partitions_of(connection: Connection) -> frozenset[str]:
@@ -103,22 +185,22 @@ def partitions_of(connection: Connection) -> frozenset[str]:
     return frozenset(rows.scalars())
 
 
-def _refuse_foreign(where: str, version: str | None, tables: list[str]) -> None:
-    if version is None and tables:
+def _refuse_foreign(where: str, version: Version, tables: list[str]) -> None:
+    if version.revision is None and tables:
         shown = ", ".join(repr(name) for name in tables[:3])
         raise SchemaMismatch(
             f"{where} is not a tightship database (it holds {shown}); point TIGHTSHIP_DATABASE_URL to an empty one"
         )
-    if version is not None and version not in _revisions():
+    if version.revision is not None and version.revision not in _revisions() and not version.fits:
         raise SchemaMismatch(
-            f"{where} has schema {version!r}, newer than this release's {head()}; install the newer tightship"
+            f"{where} has schema {version.revision!r}, newer than this release's {head()}; install the newer tightship"
         )
 
 
-def _look(engine: Engine) -> tuple[str | None, list[str]]:
+def _look(engine: Engine) -> tuple[Version, list[str]]:
     url = engine.url
     if engine.dialect.name == "sqlite" and not _sqlite_path(url).is_file():
-        return None, []
+        return Version(revision=None), []
     try:
         with engine.connect() as connection:
             return _inspect(connection)
@@ -131,14 +213,17 @@ def _look(engine: Engine) -> tuple[str | None, list[str]]:
         ) from error
 
 
-def _inspect(connection: Connection) -> tuple[str | None, list[str]]:
+def _inspect(connection: Connection) -> tuple[Version, list[str]]:
     tables = sorted(inspect(connection).get_table_names())
     if VERSION_TABLE not in tables:
-        return None, tables
-    version = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
+        return Version(revision=None), tables
+    # All columns, as a schema of before 0009 has no `readable_from`.
+    row = connection.execute(text(f"SELECT * FROM {VERSION_TABLE}")).mappings().first()  # noqa: S608
     others = [name for name in tables if name != VERSION_TABLE]
     # A schema taken down to `base` leaves an empty version table behind: that is an empty database.
-    return (str(version) if version is not None else None), others
+    if row is None:
+        return Version(revision=None), others
+    return Version(revision=str(row["version_num"]), readable_from=row.get("readable_from")), others
 
 
 def _sqlite_path(url: URL) -> Path:

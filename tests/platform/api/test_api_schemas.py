@@ -19,6 +19,7 @@ from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.client import API
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Finding, Run
+from tightship_platform.database.schema import head
 from tightship_platform.units import NS_PER_S, now_ns
 
 Operation = tuple[str, str]
@@ -143,6 +144,19 @@ def test_a_server_that_cannot_work_answers_as_documented(checked: httpx.Client, 
     with served.database.session() as session:
         session.connection().exec_driver_sql("DELETE FROM tightship_schema")
     assert checked.get("/health").status_code == checked.get("/ready").status_code == 503
+
+
+def test_a_server_goes_on_with_a_newer_schema_that_it_can_read(checked: httpx.Client, served: Served) -> None:
+    """During a rolling upgrade: the first new server has migrated, and the others must not be taken out for it."""
+    newer = "UPDATE tightship_schema SET version_num = '9999', readable_from = "
+    with served.database.session() as session:
+        session.connection().exec_driver_sql(f"{newer}'{head()}'")
+    assert ok(checked.get("/ready")) == {"status": "ok", "database": "ok"}
+    assert ok(checked.get("/health"))["schema"] == "9999"
+    ok(checked.get("/runs"))
+    with served.database.session() as session:
+        session.connection().exec_driver_sql(f"{newer}'9998'")
+    assert checked.get("/ready").json() == {"status": "degraded", "database": "another schema"}
 
 
 def test_the_check_sees_a_key_too_many_or_too_few(document: Document) -> None:

@@ -147,7 +147,7 @@ def test_servers_that_start_at_once_on_an_empty_database_all_come_up(env: Any) -
 def test_a_newer_database_is_one_line_and_stays_as_it_is(platform_env: Any) -> None:
     engine = create_engine(make_url(platform_env.database_url).set(drivername=_driver(platform_env.database_url)))
     with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE tightship_schema SET version_num = '9999'")
+        connection.exec_driver_sql("UPDATE tightship_schema SET version_num = '9999', readable_from = '9998'")
     engine.dispose()
     for command in (["server", "--port", str(free_port())], ["worker"], ["db", "upgrade"], ["db", "status"]):
         one_line(tightship(platform_env.environ, *command), "'9999'", "newer")
