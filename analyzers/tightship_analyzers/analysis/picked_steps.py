@@ -9,15 +9,16 @@ import numpy as np
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.step_marks import PROFILER
+from tightship_analyzers.trace.step_marks import PROFILER, SERVER
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.text import shown
 
 
 def step_names(trace: Trace, steps: Steps) -> list[tuple[int, str]]:
-    """(number, name) of each step: numbers count from 0, names are the program's (`ProfilerStep#12`) or `step 0` …"""
-    marks = trace.annotations_named(PROFILER)
+    """(number, name) of each step: numbers count from 0, names are the program's (`ProfilerStep#12`, a server's mark of
+    the batch) or `step 0` …"""
+    marks = trace.annotations.take(trace.names.mask(trace.annotations.name, _marks_step))
     marks = marks.take(marks.tid == steps.tid)
     named = {start: trace.names[name] for start, name in zip(marks.start_ns.tolist(), marks.name.tolist(), strict=True)}
     first = steps.first
@@ -25,6 +26,10 @@ def step_names(trace: Trace, steps: Steps) -> list[tuple[int, str]]:
         (number, shown(named.get(start, f"step {number}")))
         for number, start in enumerate(steps.host_bounds_ns[:-1].tolist(), start=first)
     ]
+
+
+def _marks_step(name: str) -> bool:
+    return name.startswith(PROFILER) or SERVER.match(name) is not None
 
 
 def pick_step(facts: Facts, step: str) -> None:

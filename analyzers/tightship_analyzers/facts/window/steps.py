@@ -1,4 +1,4 @@
-"""The training steps of a trace."""
+"""The steps of a trace: of training, or the batches of a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.period import Period
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.trace.model import Annotations, Int64s, Trace
-from tightship_analyzers.trace.step_marks import PROFILER, START
+from tightship_analyzers.trace.step_marks import PROFILER, SERVER, START
 
 LAG_FRAC = 0.25
 """Share of the mean step by which the device finishes a step after the host from which steps are counted on the device.
@@ -26,11 +26,11 @@ HOW_TO_MARK = f'{LONGER}; what has no optimizer marks them itself: record_functi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps(Period):
-    """Whole training steps within the trace, one after another.
+    """Whole steps within the trace, one after another.
 
     A step reaches from the end of one optimizer step to the end of the next, so that what happens between two steps
     (the next batch, a checkpoint) belongs to the step that it delays. Where a program marks its own steps
-    (`ProfilerStep#n`), those are used.
+    (`ProfilerStep#n`), those are used; where nothing trains, what a server marks: from one batch to the next.
 
     [Note: steps on the device] A device that has always work queued finishes a step long after the host, whose steps
     say little then: the first ones fill the queue, one drains it, and the device works on others meanwhile. Where it is
@@ -56,11 +56,12 @@ class Steps(Period):
     @classmethod
     def derive(cls, facts: Facts) -> Self | NotApplicable:
         """From marks of the program where there are any, else from the optimizer; as far as the device was recorded."""
-        marks = _profiler_marks(facts.trace)
+        optimizer, marks = facts.find(OptimizerSteps), _profiler_marks(facts.trace)
+        if marks is None and optimizer is None:
+            marks = _server_marks(facts.trace)
         if marks is not None:
             bounds, tid = marks
         else:
-            optimizer = facts.find(OptimizerSteps)
             if optimizer is None:
                 return NotApplicable(f"needs steps, and the recording marks none: {HOW_TO_MARK}")
             bounds, tid = np.unique(_once_a_step(facts.trace, optimizer.calls).end_ns), optimizer.tid
@@ -121,3 +122,14 @@ def _profiler_marks(trace: Trace) -> tuple[Int64s, int] | None:
         return np.array([marks.start_ns[0], marks.end_ns[0]], dtype=np.int64), tid
     # The last mark ends when recording stops, which may be in the middle of a step.
     return np.unique(marks.start_ns), tid
+
+
+def _server_marks(trace: Trace) -> tuple[Int64s, int] | None:
+    """One mark alone is what the host did for a batch, which says little of how long it took."""
+    is_mark = trace.names.mask(trace.annotations.name, lambda name: SERVER.match(name) is not None)
+    marks = trace.annotations.take(is_mark)
+    if not len(marks):
+        return None
+    tid = int(np.bincount(marks.tid).argmax())
+    starts = np.unique(marks.start_ns[marks.tid == tid])
+    return (starts, tid) if len(starts) > 1 else None

@@ -18,11 +18,11 @@ from tightship_analyzers.trace.model import Trace
 class Window(Period):
     """The part of a trace that is judged: its whole steps; without steps the recording, as far as devices were seen.
 
-    [Note: a recording as one window] What serves, or trains without an optimizer of torch, marks no steps. Its
-    recording is then judged as one period: savings are what the whole recording would lose, and a share is one of the
-    recorded time. The device's first and last work bound what a finding may claim: what is before and after is start
-    and end of the profiler, work that was launched before recording began, and waiting that nothing ended. It begins
-    where the device's work is in the file: see [Note: cut from a longer recording] in recording.py.
+    [Note: a recording as one window] What serves without marks, or trains without an optimizer of torch, has no
+    steps. Its recording is then judged as one period: savings are what the whole recording would lose, and a share is
+    one of the recorded time. The device's first and last work bound what a finding may claim: what is before and after
+    is start and end of the profiler, work that was launched before recording began, and waiting that nothing ended. It
+    begins where the device's work is in the file: see [Note: cut from a longer recording] in recording.py.
     """
 
     needs: ClassVar[Needs] = ()

@@ -1,8 +1,8 @@
 """Decode steps of few requests read all weights for a few tokens.
 
 ## What it finds
-Steps of vLLM or SGLang that only decode, keep the device busy, and compute less than half of the tokens above which
-arithmetic, not the reading of weights, sets their time; together at least 5 % of the recording.
+Steps of vLLM, SGLang or ATOM that only decode, keep the device busy, and compute less than half of the tokens above
+which arithmetic, not the reading of weights, sets their time; together at least 5 % of the recording.
 
 ## Why it costs
 A decode step reads every weight of the model once, whether for one token or for a hundred. Until a device computes as
@@ -35,7 +35,7 @@ quarter of these tokens on, with experts from more of them. Steps with prompts i
 ## Source
 Williams, Waterman, Patterson: "Roofline", CACM 52(4), 2009; rates: hardware.toml. Names of the marks: vLLM,
 https://github.com/vllm-project/vllm; SGLang,
-https://github.com/sgl-project/sglang. 5 % of the recording.
+https://github.com/sgl-project/sglang; ATOM, https://github.com/ROCm/ATOM. 5 % of the recording.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import numpy as np
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.device_work import DeviceWork
 from tightship_analyzers.facts.memo import Facts
-from tightship_analyzers.facts.program.decode_steps import SGLANG, VLLM, DecodeSteps
+from tightship_analyzers.facts.program.decode_steps import ATOM, SGLANG, VLLM, DecodeSteps
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.roofline.known_reads import known_reads
 from tightship_analyzers.facts.roofline.slow_kernels import REACHED_MEMORY_FRAC
@@ -164,5 +164,5 @@ RULE = TraceRule(
     fix="Let more requests run at once",
     judge=judge,
     page=__doc__ or "",
-    signs=re.compile(f"{VLLM.pattern}|{SGLANG.pattern}"),
+    signs=re.compile(f"{VLLM.pattern}|{SGLANG.pattern}|{ATOM.pattern}"),
 )
