@@ -92,6 +92,52 @@ def test_steps_that_wait_for_the_host_are_no_case_for_more_requests(tmp_path: Pa
     assert judged(serving(VLLM, pause_ns=MS), tmp_path) == []
 
 
+def unmarked(rows: int, *, pause_ns: int = 0, kind: str = "c10::BFloat16", trains: bool = False) -> GpuJob:
+    """Products of so many rows with weights of 32 MiB, in one loop after another."""
+    job = GpuJob(device="NVIDIA H100 80GB HBM3")
+    for _ in range(4):
+        begun = job.now_ns
+        for inner, columns in ((4096, 4096), (4096, 4096)):
+            job.op("aten::mm", GEMM, dims=[[rows, inner], [inner, columns]], types=[kind, kind])
+            job.pause(pause_ns)
+        if trains:
+            job.op("autograd::engine::evaluate_function: MmBackward0", GEMM)
+        job.drain()
+        job.step_of(begun)
+    return job
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_products_of_few_rows_are_found_without_marks(tmp_path: Path, rows: int) -> None:
+    [finding] = judged(unmarked(rows), tmp_path)
+    assert (finding.saving.low, finding.saving.value) == (0, GEMM[0])
+    assert f"for {rows} row" in finding.title
+    assert finding.place == "train.py:12 (train_step)"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        unmarked(256),
+        unmarked(8, pause_ns=MS),
+        unmarked(8, kind="float"),
+        unmarked(8, trains=True),
+    ],
+)
+def test_what_computes_waits_or_trains_is_no_small_batch(tmp_path: Path, job: GpuJob) -> None:
+    assert judged(job, tmp_path) == []
+
+
+def test_an_outer_product_reads_no_weights(tmp_path: Path) -> None:
+    job = GpuJob(device="NVIDIA H100 80GB HBM3")
+    for _ in range(4):
+        begun = job.now_ns
+        job.op("aten::mm", GEMM, dims=[[32, 1], [1, 559]], types=["c10::BFloat16"] * 2)
+        job.drain()
+        job.step_of(begun)
+    assert judged(job, tmp_path) == []
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize(("folder", "small"), [("vllm_decode_full", True), ("vllm_prefilldecode_piecewise", False)])
 def test_of_real_traces(folder: str, small: bool) -> None:

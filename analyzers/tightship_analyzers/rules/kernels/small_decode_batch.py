@@ -4,6 +4,9 @@
 Steps of vLLM, SGLang or ATOM that only decode, keep the device busy, and compute less than half of the tokens above
 which arithmetic, not the reading of weights, sets their time; together at least 5 % of the recording.
 
+Where no such steps are marked and nothing is trained: products in 16-bit types whose recorded sizes say that weights
+are most of what they read, for as few rows (a batch of one, a generating loop of one's own).
+
 ## Why it costs
 A decode step reads every weight of the model once, whether for one token or for a hundred. Until a device computes as
 long as it reads (about 300 tokens on an H100, 160 on an MI300X, for 16-bit weights), more tokens cost next to nothing,
@@ -28,9 +31,9 @@ Where the sizes of most products are known (of what a graph replays, by its capt
 too: the bytes of these products, and the tokens per second at which the memory delivers them.
 
 ## Known misses
-Steps without these marks. Weights of 8 or 4 bits are read faster: there arithmetic sets the pace from a half or a
-quarter of these tokens on, with experts from more of them. Steps with prompts in them. Steps that wait for the host:
-`launch-bound` comes first.
+Without marks what has no recorded shapes, and convolutions, whose weights are small. Weights of 8 or 4 bits are read
+faster: there arithmetic sets the pace from a half or a quarter of these tokens on, with experts from more of them.
+Steps with prompts in them. Steps that wait for the host: `launch-bound` comes first.
 
 ## Source
 Williams, Waterman, Patterson: "Roofline", CACM 52(4), 2009; rates: hardware.toml. Names of the marks: vLLM,
@@ -46,15 +49,29 @@ import numpy as np
 
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.kernels.device_work import DeviceWork
+from tightship_analyzers.facts.kernels.kernel_ops import KernelOps
+from tightship_analyzers.facts.kernels.matrix_products import MatrixProducts, Product
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.decode_steps import ATOM, SGLANG, VLLM, DecodeSteps
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.facts.roofline.known_reads import known_reads
 from tightship_analyzers.facts.roofline.slow_kernels import REACHED_MEMORY_FRAC
+from tightship_analyzers.facts.window.optimizer_steps import OptimizerSteps
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import Where, claim, gone, is_worth, share_of, within_window
+from tightship_analyzers.findings.claim import (
+    Where,
+    claim,
+    costliest,
+    gone,
+    in_window,
+    is_worth,
+    share_of,
+    time_of,
+    within_window,
+)
 from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
+from tightship_analyzers.graph.threads import backward_nodes
 from tightship_analyzers.hardware import Device
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
@@ -74,13 +91,21 @@ GROWS = re.compile(r"att(entio)?n|fmha|flash|paged|(?<![a-z])mla|reduce_segments
 """Kernels of attention, whose work grows with the requests; the last one joins the parts of vLLM's own."""
 
 
+HALVES = ("c10::bfloat16", "c10::half")
+
+
 def judge(facts: Facts) -> Judgement:
-    """All such steps together."""
-    decode, device, work = facts[DecodeSteps], facts[DeviceModel].device, facts[DeviceWork]
+    """All such steps together; without marks all such products."""
+    device = facts[DeviceModel].device
     most = worth_tokens(device)
     if most is None:
         return NotApplicable(f"needs the rate of 16-bit products; {device.id} lists none")
-    steps = []
+    decode = facts.find(DecodeSteps)
+    return _products(facts, most) if decode is None else _steps(facts, decode, device, most)
+
+
+def _steps(facts: Facts, decode: DecodeSteps, device: Device, most: float) -> Judgement:
+    work, steps = facts[DeviceWork], []
     for at in np.flatnonzero(2 * decode.tokens <= most).tolist():
         span = int(decode.marks.tid[at]), int(decode.marks.start_ns[at]), int(decode.marks.end_ns[at])
         launched = work.numbers_in(*span)
@@ -115,17 +140,68 @@ def judge(facts: Facts) -> Judgement:
             evidence=[
                 took,
                 _memory_bound(facts, [span for span, _, _ in steps], busy_ns, tokens, device) if decode.whole else None,
-                fact(
-                    f"With 16-bit weights this device computes as long as it reads from {most:.0f} tokens a batch on",
-                    most,
-                    "tokens a batch",
-                ),
+                _worth(most),
                 change(
                     "LLM(model, max_num_seqs=n)", "LLM(model, max_num_seqs=2 * n)  # as far as memory and latency allow"
                 ),
             ],
         )
     ]
+
+
+def _products(facts: Facts, most: float) -> Judgement:
+    products = facts.get(MatrixProducts)
+    if facts.find(OptimizerSteps) is not None or backward_nodes(facts.trace).any():
+        return []
+    if isinstance(products, NotApplicable):
+        return products
+    kernels = facts[KernelOps]
+    found = [one for one in products.products if _reads_weights(one) and 2 * one.m <= most]
+    if not found or _busy_frac(kernels.events) < BUSY_FRAC:
+        return []
+    at = np.array([one.at for one in found], dtype=np.int64)
+    events = kernels.events.take(at)
+    claims = within_window(facts, gone(events, np.full(len(at), 1 - LEFT_FRAC)))
+    if not is_worth(facts, claims, MIN_STEP_FRAC):
+        return []
+    rows = round(float(np.average([one.m for one in found], weights=events.dur_ns)))
+    moved = sum(2 * one.k * one.n for one in found)
+    return [
+        claim(
+            facts,
+            RULE,
+            claims,
+            title=f"Products read all weights for {plural(rows, 'row')} at a time: "
+            f"{share_of(facts, claims)} at most to gain in batches of twice as many",
+            where=costliest(facts, kernels.op[at], events.dur_ns, "products"),
+            fix="Compute more samples or requests in one batch where more of them wait",
+            low_ns=0,
+            evidence=[
+                fact(
+                    f"{plural(len(found), 'product')} {in_window(facts)}, {time_of(facts, int(events.dur_ns.sum()))}, "
+                    f"read {moved / 1e9:,.2f} GB of weights",
+                    len(found),
+                    "products",
+                ),
+                _worth(most),
+                change("model(sample)", "model(torch.stack(samples))  # as far as memory and latency allow"),
+            ],
+        )
+    ]
+
+
+def _reads_weights(product: Product) -> bool:
+    """Is the second factor most of what it moves, in 16 bits?"""
+    m, k, n = product.m, product.k, product.n
+    return product.batch == 1 and k * n > m * (k + n) and product.dtype.lower() in HALVES
+
+
+def _worth(most: float) -> Fact:
+    return fact(
+        f"With 16-bit weights this device computes as long as it reads from {most:.0f} tokens a batch on",
+        most,
+        "tokens a batch",
+    )
 
 
 def _memory_bound(
@@ -159,10 +235,10 @@ def _busy_frac(events: DeviceEvents) -> float:
 
 RULE = TraceRule(
     id="small-decode-batch",
-    needs=(Window, DecodeSteps, DeviceModel, DeviceWork),
+    needs=(Window, DeviceModel, DeviceWork),
     title="Decode steps of few requests",
     fix="Let more requests run at once",
     judge=judge,
     page=__doc__ or "",
-    signs=re.compile(f"{VLLM.pattern}|{SGLANG.pattern}|{ATOM.pattern}"),
+    signs=re.compile(f"{VLLM.pattern}|{SGLANG.pattern}|{ATOM.pattern}|aten::(add)?mm$"),
 )
