@@ -47,7 +47,7 @@ class Version:
     revision: str | None
     """None: it has none."""
     readable_from: str | None = None
-    """The oldest revision whose release can work with it; None: it does not say, as before 0009."""
+    """The oldest revision whose release can work with it; None: it does not say, as before 0010."""
 
     @property
     def fits(self) -> bool:
@@ -164,7 +164,8 @@ def _migrate(engine: Engine, revision: str, down: bool) -> str | None:
 
 def _write_readable_from(connection: Connection, reached: str | None) -> None:
     readable_from = readable_from_of(reached) if reached is not None else None
-    if readable_from is not None:
+    columns = {column["name"] for column in inspect(connection).get_columns(VERSION_TABLE)}
+    if readable_from is not None and "readable_from" in columns:
         statement = f"UPDATE {VERSION_TABLE} SET readable_from = :readable_from"  # noqa: S608
         connection.execute(text(statement), {"readable_from": readable_from})
 
@@ -217,7 +218,7 @@ def _inspect(connection: Connection) -> tuple[Version, list[str]]:
     tables = sorted(inspect(connection).get_table_names())
     if VERSION_TABLE not in tables:
         return Version(revision=None), tables
-    # All columns, as a schema of before 0009 has no `readable_from`.
+    # All columns, as a schema of before 0010 has no `readable_from`.
     row = connection.execute(text(f"SELECT * FROM {VERSION_TABLE}")).mappings().first()  # noqa: S608
     others = [name for name in tables if name != VERSION_TABLE]
     # A schema taken down to `base` leaves an empty version table behind: that is an empty database.

@@ -14,6 +14,9 @@ down_revision = ${repr(down_revision)}
 branch_labels = None
 depends_on = None
 
+# The oldest revision whose release can work with this schema: see database/schema.py, [Note: expand, then contract].
+READABLE_FROM = ${repr(down_revision)}
+
 
 def upgrade() -> None:
     """To this revision."""

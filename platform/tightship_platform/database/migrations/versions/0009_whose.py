@@ -10,6 +10,8 @@ down_revision = "0008"
 branch_labels = None
 depends_on = None
 
+READABLE_FROM = "0008"
+
 COLUMNS = {
     "token": ("host_name", "user_name", "team"),
     "host": ("reported_by",),
