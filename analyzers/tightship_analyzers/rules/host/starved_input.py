@@ -34,7 +34,11 @@ many such batches.
 A batch that is made in less time than handing it over takes (1 ms) is no finding: workers would slow the job down.
 
 Batches that workers make take idle cores of the host. A job that computes on the CPU needs these cores itself, and a
-trace does not show which of them are idle: there the saving is a bound, and its low end is 0.
+trace does not show which of them are idle: there the saving is a bound, and its low end is 0. Workers and the
+intra-op threads of torch, one a core, then keep each other from running: fewer threads leave the workers their cores.
+A trace shows neither cores nor threads, so this is a hint without a saving. Applied to a job of small convolutions, on
+two cores beside other load: 146 ms a step as it was, 89 with two workers, 38 with one intra-op thread as well (108, 97
+and 41 ms of processor time).
 
 ## Known misses
 Programs that load without torch's `DataLoader`. Copies to the device that follow the loader.
@@ -77,6 +81,11 @@ HAND_OVER_NS = 1_000_000
 into shared memory and to open them. A batch that is made in less is no work for a worker; where the CPU is the device
 this time is not saved. Source: batches of one to four ready tensors of 4 KiB, one worker, torch 2 on a CPU: 0.3 to 0.9
 ms in the training process, and a batch every 1.4 to 2.5 ms."""
+
+SHARED_CORES = fact(
+    "Workers need cores that torch's intra-op threads hold: torch.set_num_threads(n) leaves them some; what that "
+    "brings is not in a trace"
+)
 
 MAX_WORKERS = 16
 """More workers than this per rank are not suggested."""
@@ -184,6 +193,8 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, loading: Interv
     if back.claims.measure_ns < claims.measure_ns:
         times = f"{workers} times as many as one" if loader.in_process else "twice as many batches"
         evidence.append(fact(f"At most {share_of(facts, back.claims)} is recoverable: the workers then make {times}"))
+    if facts.trace.device_kind == "cpu":
+        evidence.append(SHARED_CORES)
     if hot:
         evidence.append(fact(f"{format_frac(hot_frac)} of the wait is spent in {hot}", hot_frac, "frac"))
     if loop:
