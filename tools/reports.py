@@ -69,7 +69,7 @@ PAGES = {
         first=("record again without stacks", "attention bf16"),
         brings=("without it a step would take", "saves  "),
         sure=("simulated)", "not covered by any finding"),
-        next=("The device waits for kernel launches", "Launch less often", "Most of it is in transformers"),
+        next=("for the host to launch kernels", "Launch less often", "Most of it is in transformers"),
     ),
 }
 

@@ -9,7 +9,7 @@ from tightship_platform.units import NS_PER_MS
 FINDINGS = (
     (
         "starved-input",
-        "The device waits for the next batch in every step",
+        "The loop waits for the next batch in every step",
         "train_vision_base.py:41 in train_epoch",
         "Give the DataLoader 8 workers and pin its memory.",
         0.37,

@@ -62,6 +62,12 @@ def unit_of(facts: Facts) -> SavingUnit:
     return SavingUnit.STEP if facts[Window].of_steps else SavingUnit.RECORDING
 
 
+def waiter(facts: Facts) -> str:
+    """Who waits, in a title: the device; of a job on a CPU, whose cores are the device and do what it waits for, the
+    loop."""
+    return "the loop" if facts.trace.device_kind == "cpu" else "the device"
+
+
 def share_of(facts: Facts, claims: Intervals) -> str:
     """`12.3 % of the step`, or `of the recording`."""
     return f"{format_frac(claims.measure_ns / facts[Window].window_ns)} of the {unit_of(facts).whole}"

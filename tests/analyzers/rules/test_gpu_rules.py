@@ -19,7 +19,7 @@ from tightship_analyzers.rules.catalogue import find_rule
 from tightship_analyzers.rules.kernels.unfused_elementwise import MAX_PAUSE_NS
 from tightship_platform.results.codec import as_json, decode
 from tightship_platform.results.evidence import Evidence, Fact
-from tightship_platform.units import format_ns
+from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Method
 
 TOLERANCE = 0.1
@@ -106,6 +106,20 @@ def test_kernels_show_tensor_cores_of_a_device_that_is_not_known(tmp_path: Path)
             saving = found[0].saving
             assert saving.low == 0 < saving.value < saving.high
             assert any("not in the catalogue" in getattr(entry, "text", "") for entry in found[0].evidence)
+
+
+def test_a_title_says_what_waits_for_what(tmp_path: Path) -> None:
+    """Besides the rules that wait for nothing: who is idle, or blocked, and for what."""
+    expected = {
+        "busy-host": "The device waits {share} of the step for code of the host",
+        "launch-bound": "Launch-bound: the device waits {share} of the step for the host to launch kernels",
+        "garbage-collection": "Garbage collection holds up the device for {share} of the step",
+        "logging-in-step": "Writing logs holds up the device for {share} of the step",
+        "recompilation": "Recompilation holds up the device for {share} of the step",
+    }
+    for rule, title in expected.items():
+        [finding] = judged(job_of(rule, bad=True), rule, tmp_path)
+        assert finding.title == title.format(share=format_frac(finding.share_frac))
 
 
 def test_device_work_that_a_slow_host_hides_is_shown_with_what_it_may_bring(tmp_path: Path) -> None:

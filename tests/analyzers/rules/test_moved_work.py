@@ -82,6 +82,7 @@ def test_on_a_cpu_it_is_a_bound_that_may_be_nothing(name: str, rule: str) -> Non
     said = recorded(name)
     [finding], [claim] = said.findings, said.summary.claims
     assert finding.rule == rule
+    assert finding.title.startswith("The loop waits "), "its device are the cores that make the batches"
     assert (finding.saving.method, finding.saving.low) == (Method.BOUND, 0)
     assert WHY in reported(finding)
     assert any("torch.set_num_threads" in line for line in reported(finding)), "the workers' cores are those of torch"
@@ -109,6 +110,7 @@ def test_a_loop_that_only_indexes_again_is_not_simulated_either() -> None:
 def test_beside_an_accelerator_workers_are_simulated(tmp_path: Path) -> None:
     finding = loading(tmp_path, "_SingleProcessDataLoaderIter", 4 * MS)
     assert not any("set_num_threads" in line for line in reported(finding))
+    assert finding.title.startswith("The device waits ")
     saving = finding.saving
     assert saving.method is Method.SIMULATED and WHY not in reported(finding)
     assert saving.value == pytest.approx(4 * MS, rel=0.02)

@@ -44,7 +44,7 @@ from tightship_analyzers.facts.activity.host_activity import GARBAGE_FRAMES
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.claim import share_of, waiter
 from tightship_analyzers.findings.evidence import change
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
@@ -57,7 +57,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, GARBAGE_FRAMES.fullmatch),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"Garbage collection idles the device for {share_of(facts, claims)}",
+        title=lambda claims, name: f"Garbage collection holds up {waiter(facts)} for {share_of(facts, claims)}",
         fix="Call gc.freeze() once after start-up and collect rarely, generation 1 only, in the same step on all ranks",
         change=change("gc.collect()", "gc.freeze()  # once, before the loop; then gc.collect(1) every 1000 steps"),
         cause="garbage collection",

@@ -1,4 +1,4 @@
-"""The device waits while the loop writes logs.
+"""The loop waits for what it logs.
 
 ## What it finds
 Device idle time while the training thread prints, logs, moves a progress bar or reports to an experiment tracker
@@ -42,7 +42,7 @@ from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.claim import share_of, waiter
 from tightship_analyzers.findings.evidence import change
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
@@ -62,7 +62,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         Pauses.in_frames(facts, FRAMES.match),
         min_frac=NOISE_FRAC,
-        title=lambda claims, name: f"Writing logs idles the device for {share_of(facts, claims)}",
+        title=lambda claims, name: f"Writing logs holds up {waiter(facts)} for {share_of(facts, claims)}",
         fix="Log every 100 steps, or hand the line to a thread (logging.handlers.QueueHandler)",
         change=change(
             'writer.add_scalar("loss", loss, step)', 'if step % 100 == 0:\n    writer.add_scalar("loss", loss, step)'
@@ -75,7 +75,7 @@ def judge(facts: Facts) -> Judgement:
 RULE = TraceRule(
     id="logging-in-step",
     needs=(Window, ThreadFrames, DeviceGaps),
-    title="The device waits while the loop writes logs",
+    title="The loop waits for what it logs",
     fix="Log every 100 steps, or from a thread",
     judge=judge,
     page=__doc__ or "",

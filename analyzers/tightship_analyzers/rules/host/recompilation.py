@@ -48,7 +48,7 @@ from tightship_analyzers.facts.activity.device_busy import DeviceGaps
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.steps import Steps
-from tightship_analyzers.findings.claim import share_of
+from tightship_analyzers.findings.claim import share_of, waiter
 from tightship_analyzers.findings.evidence import change
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
@@ -78,7 +78,7 @@ def judge(facts: Facts) -> Judgement:
         RULE,
         pauses,
         min_frac=NOISE_FRAC,
-        title=lambda claims, _: f"Recompilation idles the device for {share_of(facts, claims)}",
+        title=lambda claims, _: f"Recompilation holds up {waiter(facts)} for {share_of(facts, claims)}",
         fix="Mark varying sizes: torch.compile(…, dynamic=True) or mark_dynamic; TORCH_LOGS=recompiles says why",
         change=change("model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"),
         cause="compilation",

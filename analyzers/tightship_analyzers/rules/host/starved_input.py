@@ -1,4 +1,4 @@
-"""The device waits for the next batch.
+"""The loop waits for the next batch.
 
 ## What it finds
 Device idle time while the training thread is inside its `DataLoader`, more than 5 % of the step.
@@ -61,7 +61,16 @@ from tightship_analyzers.facts.program.frames import ThreadFrames, place_of
 from tightship_analyzers.facts.program.loader_ranges import LoaderRanges
 from tightship_analyzers.facts.program.loader_starts import LoaderStarts
 from tightship_analyzers.facts.window.window import Window
-from tightship_analyzers.findings.claim import in_window, moved, portion, share_of, time_of, unit_of, within_window
+from tightship_analyzers.findings.claim import (
+    in_window,
+    moved,
+    portion,
+    share_of,
+    time_of,
+    unit_of,
+    waiter,
+    within_window,
+)
 from tightship_analyzers.findings.evidence import change, fact, worst_gap
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, Saving, TraceRule
 from tightship_analyzers.graph.edits import Edits
@@ -126,7 +135,8 @@ def _new_workers(
     gap = worst_gap(facts, claims, "input")
     return Finding(
         rule=RULE.id,
-        title=f"The device waits {share_of(facts, claims)} for a loader that starts new workers every epoch",
+        title=f"{waiter(facts).capitalize()} waits {share_of(facts, claims)} "
+        "for a loader that starts new workers every epoch",
         place=_loop_place(facts, loader),
         fix="Keep the workers from one epoch to the next: construct the DataLoader once, with persistent_workers=True",
         saving=Saving.per_step(window.count, value_ns=claims.measure_ns, low_ns=sure_ns, high_ns=high_ns),
@@ -175,12 +185,12 @@ def _finding(facts: Facts, window: Window, loader: LoaderRanges, loading: Interv
     loop = _loop_place(facts, loader)
     share = claims.measure_ns / window.window_ns
     if loader.in_process:
-        title = f"The device waits {share_of(facts, claims)} for a loader without workers"
+        title = f"{waiter(facts).capitalize()} waits {share_of(facts, claims)} for a loader without workers"
         fix = f"Give the DataLoader workers: num_workers={workers}, persistent_workers=True"
         before = "DataLoader(dataset, batch_size=…)"
         after = f"DataLoader(dataset, batch_size=…, num_workers={workers}, persistent_workers=True)"
     else:
-        title = f"The device waits {share_of(facts, claims)} for its loader's workers"
+        title = f"{waiter(facts).capitalize()} waits {share_of(facts, claims)} for its loader's workers"
         fix = "Double the DataLoader's num_workers, or make a batch cheaper (cache decoded data, faster decoder)"
         before = "DataLoader(dataset, batch_size=…, num_workers=n)"
         after = "DataLoader(dataset, batch_size=…, num_workers=2 * n, prefetch_factor=4)"
@@ -260,7 +270,7 @@ def _parents(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
 RULE = TraceRule(
     id="starved-input",
     needs=(Window, LoaderRanges, DeviceGaps),
-    title="The device waits for the next batch",
+    title="The loop waits for the next batch",
     fix="Give the DataLoader more workers, or make a batch cheaper",
     judge=judge,
     page=__doc__ or "",

@@ -1,4 +1,4 @@
-"""The device waits while a checkpoint is written.
+"""The loop waits while a checkpoint is written.
 
 ## What it finds
 Device idle time while the training thread serialises state to a file (`torch.save`, `torch.distributed.checkpoint`,
@@ -184,7 +184,7 @@ def _place(facts: Facts, saves: Saves) -> str:
 RULE = TraceRule(
     id="synchronous-checkpoint",
     needs=(Window, Saves, DeviceGaps),
-    title="The device waits while a checkpoint is written",
+    title="The loop waits while a checkpoint is written",
     fix="Save in the background, or less often",
     judge=judge,
     page=__doc__ or "",

@@ -90,7 +90,7 @@ def judge(facts: Facts) -> Judgement:
             facts,
             RULE,
             claims,
-            title=f"The device waits for kernel launches for {share_of(facts, claims)}",
+            title=f"Launch-bound: the device waits {share_of(facts, claims)} for the host to launch kernels",
             where=where,
             fix='Launch less often: torch.compile(model, mode="reduce-overhead"), '
             f"a {facts[Vendor].graph}, or a larger batch",
