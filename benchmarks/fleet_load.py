@@ -69,7 +69,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def server(folder: Path, url: str, workers: int) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
-    """`tightship server` on a free port, with PostgreSQL; yields its process and port, and a token as agents have it."""
+    """`tightship server` on a free port, with PostgreSQL; yields its process, its port and a token for agents."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -113,7 +113,9 @@ async def load(
     hosts = [SimulatedHost(number, port, token, figures) for number in range(count)]
     tasks = [asyncio.create_task(host.live(SPREAD_S * host.number / count)) for host in hosts]
     try:
-        await asyncio.sleep(3 * SPREAD_S)
+        while any(host.beats < 2 for host in hosts):  # each is known then
+            await asyncio.sleep(1)
+        await asyncio.sleep(SPREAD_S)
         figures.clear()
         server_s, database_s, begun_s = server_cpu(process.pid), database_cpu(), time.monotonic()
         if captures:
@@ -186,7 +188,9 @@ def show(result: dict[str, Any]) -> None:
         table.add_row(f"{kind}: median / p99", f"{one['p50_s'] * 1000:.0f} / {one['p99_s'] * 1000:.0f} ms", "")
     table.add_row("ingest, p99", f"{result['p99_s']:.3f} s", f"< {TARGET_P99_S:g} s")
     if result["capture_s"]:
-        table.add_row("capture request to agent, median / largest", "{:.2f} / {:.2f} s".format(*result["capture_s"]), "")
+        table.add_row(
+            "capture request to agent, median / largest", "{:.2f} / {:.2f} s".format(*result["capture_s"]), ""
+        )
     table.add_row("server, resident", f"{result['server_resident_bytes'] / 1e6:.0f} MB", "")
     table.add_row("errors", str(sum(result["errors"].values())), "0")
     Console().print(table)

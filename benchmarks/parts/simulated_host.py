@@ -28,7 +28,7 @@ class Figures:
     captures_s: list[float] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.took_s.clear()
         self.errors.clear()
         self.captures_s.clear()
@@ -76,6 +76,8 @@ class SimulatedHost:
         self._sent_ns = self._started_ns
         self._steps = 0
         self._asked: dict[str, float] = {}
+        self.beats = 0
+        """Heartbeats that the server took."""
 
     async def live(self, after_s: float) -> None:
         """Until it is cancelled."""
@@ -86,7 +88,7 @@ class SimulatedHost:
             due_s = time.monotonic()
             while True:
                 await self._post(self._deliver, "batch", "/batches", self._batch())
-                await self._post(self._deliver, "heartbeat", "/hosts/heartbeat", self._heartbeat())
+                self.beats += await self._post(self._deliver, "heartbeat", "/hosts/heartbeat", self._heartbeat()) == {}
                 due_s = max(due_s + PERIOD_S, time.monotonic())
                 await asyncio.sleep(due_s - time.monotonic())
         finally:

@@ -221,6 +221,8 @@ class LeaseRequest:
 
     host: str
     runs: list[str]
+    wait_s: float = 0.0
+    """How long to wait for one where there is none yet; at most MAX_LEASE_WAIT_S."""
 
 
 @dataclass(kw_only=True)
@@ -327,6 +329,8 @@ class Refusal:
 
 LEASE_NS = 30_000_000_000
 """A lease that is not renewed by a report for this long is taken back."""
+MAX_LEASE_WAIT_S = 20.0
+"""Longest wait for a lease: less than the time for which clients wait for an answer."""
 MAX_HEARTBEAT_RUNS = 1000
 """Runs in one heartbeat; an agent that sees more sends several, which add up."""
 MAX_CAPTURE_ATTEMPTS = 3

@@ -28,6 +28,7 @@ from records import (
 from sqlalchemy import select
 
 from tightship_platform import ingest
+from tightship_platform.database import upsert
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import (
     Allocation,
@@ -40,7 +41,6 @@ from tightship_platform.database.models import (
     Sample,
     StepStat,
 )
-from tightship_platform.database.upsert import COPY_ROWS
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.queries import runs
 from tightship_platform.queries.timeline import run_timeline
@@ -59,9 +59,10 @@ def _rows(database: Database, model: type[Base], *without: str) -> list[dict[str
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_of_any_size_is_stored_alike(database: Database) -> None:
-    """Many rows go another way on PostgreSQL: what is there already stays, nulls stay nulls, repeats count once."""
-    many = COPY_ROWS + 7
+def test_a_batch_of_any_size_is_stored_alike(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows go in parts: what is there already stays, nulls stay nulls, repeats count once."""
+    monkeypatch.setattr(upsert, "ROWS_AT_ONCE", 1000)
+    many = 1007
     times = [T0 + i * S for i in range(many)]
     first = {"util_frac": 0.1 + 0.2, "memory_used_bytes": COUNT_MAX, "power_w": None}
     with database.session() as session:

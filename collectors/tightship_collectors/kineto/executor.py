@@ -6,10 +6,12 @@ processes. Its first pass stays `written` meanwhile and is delivered; the second
 the first has let the processes go. Whatever goes wrong with it costs the second trace only: the capture is then
 complete with the first, and says why.
 
-[Note: three threads]
+[Note: four threads]
 `capture-carry` advances every recording, about twenty times a second, and never waits for the network.
-`capture-talk` leases and reports, in order per capture; `capture-deliver` packs and uploads, which may take minutes:
-runs take turns there, of half a second of packing or one file to upload, so that none waits for all of another's.
+`capture-wait` keeps one request for leases open, which the server answers when a capture is wanted of one of its runs.
+`capture-talk` reports, in order per capture, and asks once a second for runs that began after that request.
+`capture-deliver` packs and uploads, which may take minutes: runs take turns there, of half a second of packing or one
+file to upload, so that none waits for all of another's.
 A server that is away therefore delays neither a recording nor the end of a job.
 """
 
@@ -35,7 +37,7 @@ from tightship_platform.errors import Invalid, ServerUnreachable
 from tightship_platform.settings import Settings
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState
-from tightship_platform.wire import CaptureReport, Lease, LeaseRequest
+from tightship_platform.wire import MAX_LEASE_WAIT_S, CaptureReport, Lease, LeaseRequest
 
 log = logging.getLogger(__name__)
 
@@ -138,11 +140,18 @@ class CaptureExecutor:
         self._finish = threading.Event()
         self._carry_now = threading.Event()
         self._talk_now = threading.Event()
+        self._wait_now = threading.Event()
+        self._waited_for: frozenset[str] = frozenset()
         self._deliver_now = threading.Event()
         self._take_over()
         self._threads = [
             threading.Thread(target=self._loop, args=(step, name), name=f"capture-{name}", daemon=True)
-            for name, step in (("carry", self._carry), ("talk", self._talk), ("deliver", self._deliver))
+            for name, step in (
+                ("carry", self._carry),
+                ("talk", self._talk),
+                ("deliver", self._deliver),
+                ("wait", self._wait),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -152,6 +161,8 @@ class CaptureExecutor:
         self._service.update(runs)
         recorded = {hand.manifest.run for hand in self._in_hand() if hand.current.phase is not Phase.WAITING}
         with self._lock:
+            if runs and not self._runs:
+                self._wait_now.set()
             self._runs = {run.run: run for run in runs}
             self._steps.look(runs, recorded, now_ns())
 
@@ -160,7 +171,7 @@ class CaptureExecutor:
         if self._stop.is_set():
             return
         self._stop.set()
-        for event in (self._carry_now, self._talk_now, self._deliver_now):
+        for event in (self._carry_now, self._talk_now, self._deliver_now, self._wait_now):
             event.set()
         self._threads[0].join(timeout=2)
         for hand in self._in_hand():
@@ -261,13 +272,20 @@ class CaptureExecutor:
     # ---- the threads -------------------------------------------------------------------------------------------------
 
     def _loop(self, step: Any, name: str) -> None:
-        wake = {"carry": self._carry_now, "talk": self._talk_now, "deliver": self._deliver_now}[name]
+        wake = {
+            "carry": self._carry_now,
+            "talk": self._talk_now,
+            "deliver": self._deliver_now,
+            "wait": self._wait_now,
+        }[name]
         end = self._finish if name == "talk" else self._stop
         while not end.is_set():
             wake.clear()
             try:
                 pause_s = step()
             except Exception:
+                if end.is_set():
+                    return  # the client was closed under it
                 # A defect in one capture must not end all captures of this host.
                 log.exception("thread capture-%s goes on after an unexpected error", name)
                 pause_s = 1.0
@@ -337,11 +355,37 @@ class CaptureExecutor:
         return max(0.0, self._lease_at_s - time.monotonic())
 
     def _ask_for_leases(self) -> None:
+        """For runs that the request which is open does not name."""
+        with self._lock:
+            runs = sorted(self._runs.keys() - self._waited_for)
+        if runs:
+            self._request_leases(LeaseRequest(host=self._host, runs=runs))
+
+    def _wait(self) -> float:
+        """Wait at the server for captures of the runs of now; returns the seconds until the next time."""
         with self._lock:
             runs = sorted(self._runs)
-        if runs:
-            answer = self._client.post("/captures/lease", LeaseRequest(host=self._host, runs=runs))
-            for lease in answer["leases"]:
+            self._waited_for = frozenset(runs)
+        if not runs:
+            return LEASE_PERIOD_S
+        begun_s = time.monotonic()
+        try:
+            self._request_leases(LeaseRequest(host=self._host, runs=runs, wait_s=MAX_LEASE_WAIT_S))
+        except ServerUnreachable:
+            pass  # the agent's sender says so already
+        except (ApiError, LookupError, TypeError) as error:
+            log.warning("captures cannot be leased: %s", error)
+            return 10 * LEASE_PERIOD_S
+        # A server that does not wait, or a capture that is given back at once, makes no more than one request a second.
+        return max(0.0, begun_s + LEASE_PERIOD_S - time.monotonic())
+
+    def _request_leases(self, request: LeaseRequest) -> None:
+        answer = self._client.post("/captures/lease", request)
+        for lease in answer["leases"]:
+            if self._stop.is_set():
+                why = CaptureReport(host=self._host, state=CaptureState.REQUESTED, reason="the agent was stopped")
+                self._client.post(f"/captures/{lease['capture']}/report", why)
+            else:
                 self._lease(lease)
 
     def _lease(self, answer: Any) -> None:

@@ -17,8 +17,10 @@ from tightship_platform.api.bodies import BodyLimit
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.gate import Gate
 from tightship_platform.api.headers import SecurityHeaders
+from tightship_platform.api.polls import Polls
 from tightship_platform.api.probes import Probes
 from tightship_platform.database.engine import open_database
+from tightship_platform.ingest.known import KnownHosts
 from tightship_platform.settings import Settings
 
 WEB_GROUP = "tightship.web"
@@ -78,6 +80,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.database = database
     app.state.access = access
     app.state.probes = probes
+    app.state.known_hosts = KnownHosts()
+    app.state.polls = Polls(database)
     add_error_handlers(app)
     for subject in SUBJECTS:
         app.include_router(import_module(f"tightship_platform.api.routes.{subject}").router)

@@ -133,6 +133,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._answer_read()
         super().resume_writing()
 
+    def shutdown(self) -> None:
+        """The server ends: whoever waits for something to happen is answered, and sent away."""
+        self.config.app.state.polls.close()  # type: ignore[union-attr]
+        super().shutdown()
+
     def _await_head(self) -> None:
         self._head_here()
         self._head_due = self.loop.call_later(HEAD_S, self._head_late)

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from tightship_platform.database.engine import Database
 from tightship_platform.ingest import RefusedRows
+from tightship_platform.ingest.known import KnownHosts
 from tightship_platform.results.codec import fields_of
 from tightship_platform.settings import Settings
 
@@ -29,6 +30,11 @@ async def _refused_rows(request: Request) -> RefusedRows:
     return refused
 
 
+async def _known_hosts(request: Request) -> KnownHosts:
+    known: KnownHosts = request.app.state.known_hosts
+    return known
+
+
 # Not on the thread pool, which may be full: that is what `async` says here.
 Db = Annotated[Database, Depends(_database)]
 """The server's database. Routes open a session in the open, so that the commit precedes the answer."""
@@ -36,6 +42,10 @@ Config = Annotated[Settings, Depends(_settings)]
 """The server's settings."""
 Refused = Annotated[RefusedRows, Depends(_refused_rows)]
 """Rows that were left out of the body, where the route declares `row_lists`."""
+
+
+Known = Annotated[KnownHosts, Depends(_known_hosts)]
+"""What this process knows of hosts."""
 
 
 class Answer(JSONResponse):

@@ -22,6 +22,8 @@ from tightship_platform.settings import Settings
 
 log = logging.getLogger(__name__)
 
+KEEP_ALIVE_S = 15
+"""How long a connection may be idle between two requests."""
 END_S = 3
 """How long requests in progress may take to end after SIGTERM or Ctrl-C."""
 
@@ -58,6 +60,8 @@ def configuration(app: FastAPI, certificate: Path | None = None, key: Path | Non
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=END_S,
+        # Longer than the 5 s in which an agent comes again, so that its connection lasts.
+        timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",
         ssl_certfile=certificate,
         ssl_keyfile=key,

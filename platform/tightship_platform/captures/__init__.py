@@ -3,10 +3,10 @@
 The row in the database, not the broker, says where a capture stands. Every function takes an open session, works in
 its transaction and locks the capture first (see [Note: write locks] in `database`); `now` is for tests.
 
-Who calls what: people and schedules `request`; agents `lease` and `report`; the API asks `check_trace` before an
-upload and tells `trace_stored` after it; a worker claims a piece of the analysis with `claim_work` and ends it with
-`trace_analyzed`, or the capture with `analyzed` or `fail`; `sweep` runs every few seconds and ends or revives what got
-stuck.
+Who calls what: people and schedules `request`; agents `lease` and `report`, and wait for `leasable_runs`; the API asks
+`check_trace` before an upload and tells `trace_stored` after it; a worker claims a piece of the analysis with
+`claim_work` and ends it with `trace_analyzed`, or the capture with `analyzed` or `fail`; `sweep` runs every few seconds
+and ends or revives what got stuck.
 """
 
 from tightship_platform.captures.analysis import (
@@ -20,7 +20,7 @@ from tightship_platform.captures.analysis import (
     renew_work,
     trace_analyzed,
 )
-from tightship_platform.captures.leases import lease, report
+from tightship_platform.captures.leases import leasable_runs, lease, report
 from tightship_platform.captures.requests import request, resolve_run
 from tightship_platform.captures.schedules import request_scheduled_captures, set_schedule
 from tightship_platform.captures.sweep import SweepResult, run_ended, sweep
@@ -38,6 +38,7 @@ __all__ = [
     "count_waiting",
     "fail",
     "give_work_back",
+    "leasable_runs",
     "lease",
     "lock",
     "renew_work",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Row, or_, select, update
+from sqlalchemy.orm import Session, aliased
 
 from tightship_platform import validation
 from tightship_platform.captures.transitions import (
@@ -84,6 +84,28 @@ def lease(
                 )
             )
     return leases
+
+
+def leasable_runs(session: Session, *, now: int | None = None) -> set[str]:
+    """Keys of the live runs of which a capture waits that could be leased now."""
+    now = now_ns() if now is None else now
+    held = aliased(Capture)
+    others = select(held.id).where(
+        held.run_id == Capture.run_id,
+        held.state.in_([state.value for state in HELD_STATES]),
+        held.lease_expires_ns >= now,
+    )
+    found = (
+        select(Run.key)
+        .join(Capture, Capture.run_id == Run.id)
+        .where(
+            Capture.state == CaptureState.REQUESTED.value,
+            or_(Capture.lease_expires_ns.is_(None), Capture.lease_expires_ns <= now),
+            Run.end_ns.is_(None),
+            ~others.exists(),
+        )
+    )
+    return set(session.scalars(found))
 
 
 def _waiting(session: Session, keys: list[str]) -> list[Row[Any]]:

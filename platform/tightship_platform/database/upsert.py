@@ -1,19 +1,23 @@
-"""INSERT … ON CONFLICT, which SQLite and PostgreSQL spell alike and SQLAlchemy keeps apart; COPY for many rows."""
+"""INSERT … ON CONFLICT, which SQLite and PostgreSQL spell alike and SQLAlchemy keeps apart; arrays for many rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Table, text
+from msgspec import json
+from sqlalchemy import BigInteger, Float, Integer, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Base
 
 Row = dict[str, Any]
-COPY_ROWS = 1000
-"""From so many rows on, COPY is worth the staging table: `benchmarks/ingest_copy.py` measures it."""
+Columns = Mapping[str, Sequence[int | float | None]]
+"""Rows by column; all are of one length."""
+ROWS_AT_ONCE = 10_000
+"""Rows of one statement: a bound on its memory."""
+_ARRAYS: dict[type, str] = {BigInteger: "int8[]", Integer: "int4[]", Float: "float8[]"}
 
 
 def insert_into(session: Session, model: type[Base]) -> Any:
@@ -38,21 +42,41 @@ def add_missing(session: Session, model: type[Base], rows: Sequence[Mapping[str,
 
 
 def add_samples(session: Session, model: type[Base], rows: Sequence[Row]) -> None:
-    """As `add_missing`, for many rows that all have the same columns: by COPY where the database has it."""
-    if len(rows) < COPY_ROWS or session.get_bind().dialect.name != "postgresql":
-        add_missing(session, model, rows)
+    """As `add_missing`, for many rows that all have the same columns."""
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[first : first + ROWS_AT_ONCE]
+        add_columns(session, model, {name: [row[name] for row in some] for name in some[0]})
+
+
+def add_columns(session: Session, model: type[Base], columns: Columns) -> None:
+    """As `add_missing`, of rows given by column: on PostgreSQL in one statement that is the same for any number."""
+    if not next(iter(columns.values()), None):
         return
-    table, columns = table_of(model).name, list(rows[0])
-    names, staged = ", ".join(columns), f"staged_{table}"
-    # COPY knows no ON CONFLICT. The staging table belongs to this transaction and ends with it.
-    session.execute(text(f"CREATE TEMPORARY TABLE {staged} (LIKE {table}) ON COMMIT DROP"))
-    driver: Any = session.connection().connection.driver_connection
-    with driver.cursor() as cursor, cursor.copy(f"COPY {staged} ({names}) FROM STDIN") as copy:
-        for row in rows:
-            copy.write_row([row[column] for column in columns])
-    insert = f"INSERT INTO {table} ({names}) SELECT {names} FROM {staged} ON CONFLICT DO NOTHING"  # noqa: S608
-    session.execute(text(insert))
-    session.execute(text(f"DROP TABLE {staged}"))
+    if session.get_bind().dialect.name != "postgresql":
+        names = list(columns)
+        add_missing(session, model, [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+        return
+    _insert_columns(session, model, columns, "DO NOTHING")
+
+
+def put_columns(session: Session, model: type[Base], columns: Columns, *, merge: Mapping[str, str]) -> None:
+    """Insert rows given by column, of which no two have the same key, on PostgreSQL.
+
+    :param merge: what becomes of each column of a row that is there already, as SQL; the new one is `excluded`.
+    """
+    keys = ", ".join(column.name for column in table_of(model).primary_key)
+    merged = ", ".join(f"{name} = {value}" for name, value in merge.items())
+    _insert_columns(session, model, columns, f"({keys}) DO UPDATE SET {merged}")
+
+
+def _insert_columns(session: Session, model: type[Base], columns: Columns, on_conflict: str) -> None:
+    table = table_of(model)
+    names = ", ".join(columns)
+    arrays = ", ".join(f"%s::{_ARRAYS[type(table.c[name].type)]}" for name in columns)
+    statement = f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({arrays}) ON CONFLICT {on_conflict}"  # noqa: S608
+    # PostgreSQL writes an array as JSON does, except for its brackets; `null` is the same.
+    values = tuple("{" + json.encode(values)[1:-1].decode() + "}" for values in columns.values())
+    session.connection().exec_driver_sql(statement, values)
 
 
 def put(session: Session, model: type[Base], rows: Sequence[Row], *, key: Sequence[str], update: Sequence[str]) -> None:

@@ -15,6 +15,8 @@ from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
+from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
+from tightship_platform.ingest.quick import described
 from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
@@ -46,6 +48,7 @@ def apply_batch(
     reporter: Reporter = ANYBODY,
     refused: RefusedRows | None = None,
     now: int | None = None,
+    tell: Tell | None = None,
 ) -> BatchReceived:
     """Store a batch. Sent again, it changes nothing.
 
@@ -54,6 +57,7 @@ def apply_batch(
     newest sample (0: none); see [Note: what may go] in `retention`. All other rows are stored.
 
     :param refused: rows that were left out of the batch before it came here.
+    :param tell: gets what is known of the host from then on.
     :raises Invalid: its host, or the number of its devices, is not acceptable; nothing was changed.
     :raises Forbidden: the reporter may not speak for this host.
     :raises TooLarge: more than MAX_ROWS rows, or than MAX_RUNS runs; nothing was changed.
@@ -114,6 +118,8 @@ def apply_batch(
     count_steps(session, [runs[key] for key in stepped if runs[key].end_ns is not None or runs[key].steps is None])
     session.flush()
     _roll_up_late(session, samples, now)
+    if tell is not None and not refused.count:
+        tell(_known(batch, host_id, device_ids, runs, unknown))
     return BatchReceived(
         rows=count, too_old=too_old, refused=refused.count, refusal=refused.reason, unknown_runs=unknown
     )
@@ -209,6 +215,22 @@ def _sightings(
         yield step.run, step.time_ns, step.last_step_ns or step.time_ns
     for held in allocations:
         yield held.run, held.start_ns, held.end_ns or held.start_ns
+
+
+def _known(
+    batch: Batch, host_id: int, device_ids: dict[str, int], runs: dict[str, Run], unknown: list[str]
+) -> KnownHost:
+    known_runs = {
+        key: KnownRun(
+            run_id=run.id,
+            held={(one.device, one.start_ns) for one in batch.allocations if one.run == key and one.end_ns is None},
+        )
+        for key, run in runs.items()
+        if run.end_ns is None and key not in unknown
+    }
+    return KnownHost(
+        name=batch.host, host_id=host_id, device_ids=device_ids, devices=described(batch.devices), runs=known_runs
+    )
 
 
 def _roll_up_late(session: Session, samples: list[Row], now: int) -> None:

@@ -10,6 +10,8 @@ from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import hold_now
 from tightship_platform.ingest.inventory import checked_devices, put_devices
+from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
+from tightship_platform.ingest.quick import described, stated_of_host, stated_of_run
 from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
@@ -31,12 +33,14 @@ def apply_heartbeat(
     reporter: Reporter = ANYBODY,
     refused: RefusedRows | None = None,
     now: int | None = None,
+    tell: Tell | None = None,
 ) -> list[str]:
     """Take note of a host, its devices and its live runs; returns the runs that were never announced.
 
     What a heartbeat says holds at the moment it arrives: a host whose clock is off keeps its runs alive.
 
     :param refused: counts the runs that belong to another host; they are left as they are.
+    :param tell: gets what is known of the host from then on.
     :raises Invalid: a value is not acceptable; nothing was changed.
     :raises Forbidden: the reporter may not speak for this host.
     """
@@ -60,6 +64,27 @@ def apply_heartbeat(
         _note_ranks(run, live, beat.host)
     hold_now(session, alive, device_ids, beat.time_ns)
     session.flush()
+    if tell is not None:
+        # What had to be made fit for one line is made so each time.
+        plain_sources = [{"name": one.name, "state": one.state, "detail": one.detail} for one in beat.sources]
+        is_plain = info == beat.info and sources == plain_sources and host.agent_version == beat.agent_version
+        known_runs = {
+            run.key: KnownRun(run_id=run.id, stated=stated_of_run(live))
+            for run, live in alive
+            if run.key not in unknown
+        }
+        tell(
+            KnownHost(
+                name=beat.host,
+                host_id=host_id,
+                device_ids=device_ids,
+                devices=described(beat.devices),
+                stated=stated_of_host(beat) if is_plain else None,
+                info=info,
+                runs=known_runs,
+                seen_ns=now,
+            )
+        )
     return unknown
 
 

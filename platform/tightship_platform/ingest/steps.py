@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import validation
 from tightship_platform.database.models import Run, StepStat
-from tightship_platform.database.upsert import Row, insert_into, table_of
+from tightship_platform.database.upsert import Columns, Row, insert_into, put_columns, table_of
 
 
 def put_steps(session: Session, rows: Sequence[Row]) -> None:
@@ -28,6 +28,21 @@ def put_steps(session: Session, rows: Sequence[Row]) -> None:
     }
     keys = ["run_id", "time_ns", "rank"]
     session.execute(statement.on_conflict_do_update(index_elements=keys, set_=merged), list(rows))
+
+
+def put_new_steps(session: Session, columns: Columns) -> bool:
+    """As `put_steps`, of buckets given by column; False: two are of the same bucket."""
+    keys = list(zip(columns["run_id"], columns["time_ns"], columns["rank"], strict=True))
+    if len(set(keys)) < len(keys):
+        return False
+    if session.get_bind().dialect.name != "postgresql":
+        put_steps(session, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+        return True
+    # Both of these ignore nulls.
+    greatest = {name: f"greatest(step_stat.{name}, excluded.{name})" for name in ("width_ns", "steps", "last_step_ns")}
+    merge = greatest | {"first_step_ns": "least(step_stat.first_step_ns, excluded.first_step_ns)"}
+    put_columns(session, StepStat, columns, merge=merge)
+    return True
 
 
 def count_steps(session: Session, runs: Collection[Run]) -> None:

@@ -36,6 +36,8 @@ WINDOW_NS = 2 * HOUR_NS
 """`roll_up` makes the rows of this time again."""
 LATE_NS = WINDOW_NS - 10 * MINUTE_NS
 """Samples older than this when they arrive are rolled up by ingest: `roll_up` may not see them any more."""
+FRESH_NS = 60 * NS_PER_S
+"""Samples are this old at most when they arrive, unless their host was cut off or its clock is wrong."""
 METRICS = (
     "util_frac",
     "sm_active_frac",

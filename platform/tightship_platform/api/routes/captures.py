@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
 from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, audit, reporter, require
+from tightship_platform.api.polls import Polls
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.database.engine import Database
 from tightship_platform.queries import captures as capture_queries
 from tightship_platform.queries.analysis import get_analysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.capture import Capture
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import CaptureReport, CaptureRequest, LeaseRequest, Leases
+from tightship_platform.wire import MAX_LEASE_WAIT_S, CaptureReport, CaptureRequest, Lease, LeaseRequest, Leases
 
 router = scoped_router("captures")
 
@@ -32,11 +39,21 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 
 
 @router.post("/captures/lease", dependencies=[needs(Scope.INGEST)], response_model=Leases)
-def lease(body: LeaseRequest, database: Db) -> Answer:
-    """An agent takes captures of the runs of its host that it sees alive."""
-    with database.session() as session:
-        leases = captures.lease(session, body, reporter=reporter())
+async def lease(body: LeaseRequest, database: Db, request: Request) -> Answer:
+    """An agent takes captures of the runs of its host that it sees alive; with `wait_s` it waits for one."""
+    polls: Polls = request.app.state.polls
+    until_s = time.monotonic() + min(max(body.wait_s, 0.0), MAX_LEASE_WAIT_S)
+    leases = await run_in_threadpool(_lease, database, body)
+    while not leases and (left_s := until_s - time.monotonic()) > 0:
+        if not await polls.wait(request, set(body.runs), left_s):
+            break
+        leases = await run_in_threadpool(_lease, database, body)
     return Answer(Leases(leases=leases))
+
+
+def _lease(database: Database, body: LeaseRequest) -> list[Lease]:
+    with database.session() as session:
+        return captures.lease(session, body, reporter=reporter())
 
 
 @router.post("/captures/{key}/report", dependencies=[needs(Scope.INGEST)], response_model=Capture)

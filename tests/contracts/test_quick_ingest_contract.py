@@ -1,0 +1,241 @@
+"""The short way of batches and heartbeats stores what the long way stores, and leaves to it whatever is not plain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from records import CPU, T0, S, batch, beat, ended, held, host_samples, live, run_samples, samples, started, steps
+from sqlalchemy import inspect, select
+
+from tightship_platform import ingest
+from tightship_platform.database.engine import Database
+from tightship_platform.database.models import Allocation, Base, Host, HostSample, Run, RunSample, Sample, StepStat
+from tightship_platform.ingest import quick
+from tightship_platform.ingest.known import KNOWN_NS, KnownHost, KnownHosts
+from tightship_platform.wire import BatchReceived
+
+NOW = T0 + 100 * S
+Body = dict[str, Any]
+
+
+def _first(database: Database, host: str, run: str) -> KnownHosts:
+    """A host that has reported once, the long way."""
+    known = KnownHosts()
+    stated: list[KnownHost] = []
+    with database.session() as session:
+        ingest.apply_run(session, started(run, host=host), now=NOW)
+        ingest.apply_heartbeat(session, beat(live(run, steps=1), time_ns=NOW, host=host), now=NOW, tell=stated.append)
+        ingest.apply_batch(
+            session,
+            batch(host, devices=[CPU], allocations=[held(run)], steps=steps([NOW - S], run)),
+            now=NOW,
+            tell=stated.append,
+        )
+    for one in stated:
+        known.keep("agent", one, NOW)
+    return known
+
+
+def _batch(host: str, run: str, now: int) -> Body:
+    times = [now - 2 * S, now - S, now]
+    values = {"util_frac": 0.5, "memory_used_bytes": 7, "power_w": 10}
+    return asdict(
+        batch(
+            host,
+            devices=[CPU],
+            samples=samples(times, **values),
+            host_samples=host_samples(times, cpu_frac=0.25),
+            run_samples=run_samples(times, run, cpu_cores=1.5),
+            steps=steps([now - 10 * S], run, each=4),
+            allocations=[held(run)],
+        )
+    )
+
+
+def _quick_batch(database: Database, known: KnownHosts, body: Body, now: int) -> BatchReceived | None:
+    read = quick.read_batch(json.dumps(_without_nulls(body)).encode())
+    if read is None:
+        return None
+    host = known.get("agent", read.host, now)
+    with database.session() as session:
+        received = quick.quick_batch(session, read, host, now) if host is not None else None
+        if received is None:
+            session.rollback()
+    return received
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _rows(database: Database, model: type[Base], **of: Any) -> list[dict[str, Any]]:
+    """Rows of a host, a device or a run, without the ids that differ."""
+    with database.session() as session:
+        found = session.scalars(select(model).filter_by(**of)).all()
+    ours = {"id", "key", "name", "host_id", "run_id", "device_id", "host_name"}
+    rows = [{c.key: getattr(row, c.key) for c in inspect(model).column_attrs if c.key not in ours} for row in found]
+    return sorted(rows, key=lambda row: (row.get("time_ns", 0), row.get("rank", 0)))
+
+
+def _of(database: Database, host: str, run: str) -> list[Any]:
+    with database.session() as session:
+        found = session.scalars(select(Host).where(Host.name == host)).one()
+        run_id, device_id = session.scalars(select(Run.id).where(Run.key == run)).one(), found.devices[0].id
+    return [
+        _rows(database, Host, name=host),
+        [row | {"ranks": [entry | {"host": ""} for entry in row["ranks"]]} for row in _rows(database, Run, key=run)],
+        _rows(database, Sample, device_id=device_id),
+        _rows(database, HostSample, host_id=found.id),
+        _rows(database, RunSample, run_id=run_id),
+        _rows(database, StepStat, run_id=run_id),
+        _rows(database, Allocation, run_id=run_id),
+    ]
+
+
+def test_both_ways_store_the_same(database: Database) -> None:
+    """Also when a batch comes twice, overlaps with the one before, or lacks most values."""
+    long_known, known = _first(database, "h1", "a1"), _first(database, "h2", "b2")
+    assert long_known.get("agent", "h1", NOW)
+    for after_s, drop in ((5, ()), (5, ()), (6, ()), (12, ("steps", "samples")), (20, ("run_samples", "allocations"))):
+        now = NOW + after_s * S
+        body = {name: rows for name, rows in _batch("h1", "a1", now).items() if name not in drop}
+        text = json.dumps(body).replace('"h1"', '"h2"').replace('"a1"', '"b2"')
+        with database.session() as session:
+            received = ingest.apply_batch(session, quick_as_long(body), now=now)
+            ingest.apply_heartbeat(session, beat(live("a1", steps=after_s), time_ns=now, host="h1"), now=now)
+        assert _quick_batch(database, known, json.loads(text), now) == received
+        assert _quick_beat(database, known, beat(live("b2", steps=after_s), time_ns=now, host="h2"), now)
+        assert _of(database, "h2", "b2") == _of(database, "h1", "a1")
+
+
+def quick_as_long(body: Body) -> Any:
+    """The body as the long way gets it."""
+    import pydantic
+
+    from tightship_platform.wire import Batch
+
+    return pydantic.TypeAdapter(Batch).validate_python(body)
+
+
+def _quick_beat(database: Database, known: KnownHosts, stated: Any, now: int) -> bool:
+    read = quick.read_heartbeat(json.dumps(asdict(stated)).encode())
+    assert read is not None
+    host = known.get("agent", read.host, now)
+    assert host is not None
+    with database.session() as session:
+        taken = quick.quick_heartbeat(session, read, host, now)
+        if not taken:
+            session.rollback()
+    return taken
+
+
+def _set(*path: str | int, to: Any) -> Callable[[Body], None]:
+    def change(body: Body) -> None:
+        place: Any = body
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = to
+
+    return change
+
+
+NOT_PLAIN = {
+    "a ratio above one": _set("samples", 0, "util_frac", to=1.2),
+    "a ratio below zero": _set("samples", 0, "util_frac", to=-0.1),
+    "text for a number": _set("samples", 0, "power_w", to="10"),
+    "true for a count": _set("samples", 0, "memory_used_bytes", to=True),
+    "a figure too large": _set("samples", 0, "memory_used_bytes", to=2**60),
+    "a key that nobody knows": _set("samples", 0, "colour", to=1),
+    "a device that is new": _set("samples", 0, "device", to="GPU-7"),
+    "a device described again": _set("devices", 0, "name", to="Another"),
+    "a run that is new": _set("run_samples", 0, "run", to="c3"),
+    "a host that is new": _set("host", to="h9"),
+    "an old sample": _set("samples", 0, "time_ns", to=NOW - 400 * S),
+    "a sample far ahead": _set("samples", 0, "time_ns", to=NOW + 400 * S),
+    "a step far ahead": _set("steps", 0, "last_step_ns", to=NOW + 400 * S),
+    "an allocation that ends": _set("allocations", 0, "end_ns", to=NOW),
+    "an allocation that is new": _set("allocations", 0, "start_ns", to=NOW - S),
+    "a rank that cannot be": _set("steps", 0, "rank", to=-2),
+    "a list that is none": _set("steps", to={}),
+}
+
+
+@pytest.mark.parametrize("change", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_what_is_not_plain_goes_the_long_way(database: Database, change: Callable[[Body], None]) -> None:
+    known = _first(database, "h1", "a1")
+    before = _of(database, "h1", "a1")
+    body = _batch("h1", "a1", NOW + 5 * S)
+    change(body)
+    assert _quick_batch(database, known, body, NOW + 5 * S) is None
+    assert _of(database, "h1", "a1") == before
+
+
+def test_one_bucket_twice_goes_the_long_way(database: Database) -> None:
+    known = _first(database, "h1", "a1")
+    before = _of(database, "h1", "a1")
+    body = _batch("h1", "a1", NOW + 5 * S)
+    body["steps"] *= 2
+    assert _quick_batch(database, known, body, NOW + 5 * S) is None
+    assert _of(database, "h1", "a1") == before
+
+
+def test_a_run_that_has_ended_goes_the_long_way(database: Database) -> None:
+    """The account of such a run is out of date then, which the long way writes down."""
+    known = _first(database, "h1", "a1")
+    with database.session() as session:
+        ingest.apply_run(session, ended("a1", end_ns=NOW, host="h1"), now=NOW)
+    before = _of(database, "h1", "a1")
+    assert _quick_batch(database, known, _batch("h1", "a1", NOW + 5 * S), NOW + 5 * S) is None
+    assert not _quick_beat(database, known, beat(live("a1", steps=9), time_ns=NOW + S, host="h1"), NOW + S)
+    assert _of(database, "h1", "a1") == before
+
+
+def test_a_heartbeat_that_says_something_new_goes_the_long_way(database: Database) -> None:
+    known = _first(database, "h1", "a1")
+    now = NOW + S
+    for changed in (
+        beat(live("a1", ranks=(0, 1)), time_ns=now),
+        beat(live("a1", devices=()), time_ns=now),
+        beat(live("a1"), live("c3"), time_ns=now),
+        beat(live("a1"), time_ns=now, devices=()),
+        beat(live("a1"), time_ns=now, info={"kernel": "9"}),
+        beat(live("a1"), time_ns=NOW + 4000 * S),
+    ):
+        assert not _quick_beat(database, known, changed, now)
+
+
+def test_figures_of_a_host_are_written_when_they_change(database: Database) -> None:
+    known = KnownHosts()
+    for number, is_new in ((0, True), (0, False), (3, False), (0, False)):
+        stated: list[KnownHost] = []
+        said = beat(time_ns=NOW, host="h1", info={"kernel": "6", "spool_entries": number})
+        if is_new:
+            with database.session() as session:
+                ingest.apply_heartbeat(session, said, now=NOW, tell=stated.append)
+            known.keep("agent", stated[0], NOW)
+        else:
+            assert _quick_beat(database, known, said, NOW)
+        with database.session() as session:
+            assert session.scalars(select(Host)).one().info == {"kernel": "6", "spool_entries": number}
+
+
+def test_text_that_was_made_fit_for_a_line_is_made_so_each_time(database: Database) -> None:
+    known = KnownHosts()
+    said = beat(time_ns=NOW, host="h1", info={"kernel": "6\n7"})
+    with database.session() as session:
+        ingest.apply_heartbeat(session, said, now=NOW, tell=lambda stated: known.keep("agent", stated, NOW))
+    assert not _quick_beat(database, known, said, NOW)
+
+
+def test_what_is_known_is_forgotten_in_time_and_is_one_callers_own(database: Database) -> None:
+    known = _first(database, "h1", "a1")
+    assert known.get("agent", "h1", NOW) is not None
+    assert known.get("somebody", "h1", NOW) is None
+    assert known.get("agent", "h1", NOW + KNOWN_NS) is None
+    assert known.get("agent", "h1", NOW - KNOWN_NS) is None
