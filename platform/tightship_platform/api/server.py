@@ -1,4 +1,4 @@
-"""Runs the server: one process, one listener, an end that open dashboards cannot delay."""
+"""Runs the server: one listener, one process or several, an end that open dashboards cannot delay."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from tightship_platform.api.app import create_app
+from tightship_platform.api.auth import open_to
 from tightship_platform.api.connections import BoundedConnection, max_connections, raise_file_limit
-from tightship_platform.database.engine import upgrade
+from tightship_platform.api.workers import run_workers
+from tightship_platform.database.engine import open_database, upgrade
 from tightship_platform.errors import Conflict, Invalid
 from tightship_platform.logs import configure_logging
 from tightship_platform.settings import Settings
@@ -28,9 +30,10 @@ END_S = 3
 """How long requests in progress may take to end after SIGTERM or Ctrl-C."""
 
 
-def serve(settings: Settings, *, host: str, port: int) -> None:
+def serve(settings: Settings, *, host: str, port: int, workers: int = 1) -> None:
     """Serve until a signal says stop.
 
+    :param workers: processes that serve beside each other.
     :raises Conflict: the port is in use, or tokens are needed and there are none.
     :raises Invalid: the host is no address of this machine, or its certificate or key is of no use.
     """
@@ -39,13 +42,22 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     raise_file_limit()
     with _listen(host, port) as listener:
         upgrade(settings)
-        app = create_app(settings, host=host)
+        with open_database(settings) as database:
+            access = "open" if open_to(host, settings, database) else "tokens required"
         bound = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        access = "open" if app.state.access.is_open else "tokens required"
-        log.info("Serving %s://%s:%d (%s)", "https" if certificate else "http", shown, bound, access)
-        _Server(configuration(app, certificate, key)).run(sockets=[listener])
-    _leave()
+        several = f", {workers} processes" if workers > 1 else ""
+
+        def work() -> None:
+            app = create_app(settings, host=host)
+            _Server(configuration(app, certificate, key)).run(sockets=[listener])
+            _leave()
+
+        log.info("Serving %s://%s:%d (%s%s)", "https" if certificate else "http", shown, bound, access, several)
+        if workers > 1:
+            run_workers(workers, work)
+        else:
+            work()
 
 
 def configuration(app: FastAPI, certificate: Path | None = None, key: Path | None = None) -> uvicorn.Config:

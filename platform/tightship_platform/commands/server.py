@@ -16,7 +16,14 @@ from tightship_platform.settings import DEFAULT_PORT, load_settings
     show_default=True,
     help="Port to listen on; 0: any free one.",
 )
-def server(host: str, port: int) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that serve beside each other; one per core that the server may have.",
+)
+def server(host: str, port: int, workers: int) -> None:
     """Serve the API (/api/v1) and the dashboard.
 
     Brings the database schema up to date first. On an address that other machines can reach, a token is required:
@@ -25,4 +32,4 @@ def server(host: str, port: int) -> None:
     settings = load_settings()
     from tightship_platform.api.server import serve
 
-    serve(settings, host=host, port=port)
+    serve(settings, host=host, port=port, workers=workers)

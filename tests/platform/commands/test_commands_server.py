@@ -189,3 +189,38 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_file(env: Any) -> None
 
 def _driver(url: str) -> str:
     return "postgresql+psycopg" if url.startswith("postgres") else "sqlite"
+
+
+def test_several_processes_serve_as_one(env: Any) -> None:
+    """Whichever process is asked: a lease, an upload and a page. One that is killed is replaced; the end is clean."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Running(env.environ, "server", "--port", str(port), "--workers", "2") as server:
+        server.hear(f"Serving {url} (open, 2 processes)")
+        wait_for(lambda: answers(url))
+        workers = server.family()[1:]
+        assert len(workers) == 2
+        for _ in range(2):
+            with httpx.Client(base_url=url + "/api/v1", trust_env=False, timeout=PATIENCE_S) as http:
+                http.headers["connection"] = "close"  # each request may meet the other process
+                capture = Capture(http)
+                capture.write()
+                data = trace_file(1000)
+                ok(capture.put(data))
+                assert capture.now()["ranks"][0]["sha256"] == sha256(data)
+                assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 200
+            if workers:
+                workers.pop().kill()
+                server.hear("another one follows")
+                wait_for(lambda: len([one for one in server.family()[1:] if one.status() != psutil.STATUS_ZOMBIE]) == 2)
+        assert server.end() == 0
+        assert "Traceback" not in server.output()
+
+
+def test_processes_end_with_the_one_that_began_them(env: Any) -> None:
+    port = free_port()
+    with Running(env.environ, "server", "--port", str(port), "--workers", "2") as server:
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}"))
+        workers = server.family()[1:]
+        server.process.kill()
+        wait_for(lambda: not any(one.is_running() for one in workers))
