@@ -10,10 +10,13 @@ from typing import IO, Any
 import httpx
 
 from tightship_platform.errors import CertificateRefused, Invalid, ServerUnreachable, TightshipError, TooLarge
+from tightship_platform.logs import new_request_id, request_id
 from tightship_platform.settings import Settings
 from tightship_platform.units import format_bytes
 
 API = "/api/v1"
+REQUEST_ID = "x-request-id"
+"""Header by which one request is found in the logs of all parts."""
 ANSWER_S = 30.0
 """A server on a busy machine answers within this time."""
 CONNECT_S = 10.0
@@ -122,8 +125,9 @@ class ApiClient:
             raise unreachable(self.server, error) from error
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        headers = kwargs.pop("headers", {}) | {REQUEST_ID: request_id() or new_request_id()}
         try:
-            response = self._http.request(method, path, **kwargs)
+            response = self._http.request(method, path, headers=headers, **kwargs)
         except httpx.HTTPError as error:
             raise unreachable(self.server, error) from error
         if response.is_success:
@@ -138,4 +142,6 @@ class ApiClient:
             message = str(response.json()["error"])
         except (ValueError, KeyError, TypeError):
             message = f"{self.server} answered {response.status_code} to {method} {path}"
+        if response.status_code == 500:
+            message += f" (request {response.headers.get(REQUEST_ID, 'without an id')})"
         return ApiError(message, response.status_code)

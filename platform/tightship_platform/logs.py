@@ -1,12 +1,35 @@
-"""How the long-running parts write their logs: one line per record, on stderr."""
+"""How the long-running parts write their logs: one record per line on stderr, as text or as JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+import secrets
+from contextvars import ContextVar
+from datetime import UTC, datetime
 
 from tightship_platform.redaction import hide_secrets
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+FORMATS = ("text", "json")
+PACKAGES = ("tightship_platform", "tightship_collectors", "tightship_analyzers", "tightship_dashboard")
+
+_request_id: ContextVar[str] = ContextVar("tightship_request_id", default="")
+
+
+def new_request_id() -> str:
+    """An id by which a request is found in the logs of every part that it passes through."""
+    return secrets.token_hex(8)
+
+
+def set_request_id(request_id: str) -> None:
+    """Have this context (task, thread-pool call) log under this id; empty: under none."""
+    _request_id.set(request_id)
+
+
+def request_id() -> str:
+    """The id of the request that is being worked on; empty outside of one."""
+    return _request_id.get()
 
 
 class _OneLine(logging.Formatter):
@@ -21,10 +44,30 @@ class _OneLine(logging.Formatter):
         return hide_secrets(super().format(record))
 
 
-def configure_logging(level: int = logging.INFO) -> None:
-    """Send the records of this process to stderr; libraries speak up from WARNING on."""
+class _Json(logging.Formatter):
+    """One JSON object per record, its traceback included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": hide_secrets(record.getMessage()),
+        }
+        if request_id():
+            entry["request_id"] = request_id()
+        if record.exc_info:
+            entry["exception"] = hide_secrets(self.formatException(record.exc_info))
+        return json.dumps(entry)
+
+
+def configure_logging(form: str = "text", level: int = logging.INFO) -> None:
+    """Send the records of this process to stderr; libraries speak up from WARNING on.
+
+    :param form: one of FORMATS.
+    """
     handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine(FORMAT))
+    handler.setFormatter(_Json() if form == "json" else _OneLine(FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for package in ("tightship_platform", "tightship_collectors", "tightship_analyzers", "tightship_dashboard"):
+    for package in PACKAGES:
         logging.getLogger(package).setLevel(level)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tightship_platform.errors import Invalid
+from tightship_platform.logs import FORMATS
 
 DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -65,6 +66,10 @@ class Settings:
     """PEM file of the server's own certificate, followed by its chain; default: the server speaks plain HTTP."""
     tls_key_file: Path | None = None
     """PEM file of that certificate's key, without a password; default: it is in `tls_cert_file`."""
+    metrics_address: str = ""
+    """`host:port` at which an agent or a worker answers `GET /metrics`, without a token; empty: nowhere."""
+    log_format: str = "text"
+    """`text`, or `json`: one object per line."""
     runtime_dir: Path = field(default_factory=lambda: Path(f"/tmp/tightship-{os.getuid()}"))  # noqa: S108
     """Where launched jobs keep their Kineto socket and step counters; short, because socket paths end at 108 bytes."""
     host_name: str = ""
@@ -96,6 +101,10 @@ class Settings:
         # <runtime_dir>/<run key>/dynoconfigclient<uuid>, where the job's Kineto listens, has to fit 107 bytes.
         if len(os.fsencode(self.runtime_dir)) > 36:
             raise Invalid("TIGHTSHIP_RUNTIME_DIR", str(self.runtime_dir), "a path of at most 36 bytes")
+        if self.log_format not in FORMATS:
+            raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(FORMATS)}")
+        if self.metrics_address and not _is_address(self.metrics_address):
+            raise Invalid("TIGHTSHIP_METRICS_ADDRESS", self.metrics_address, "host:port, such as 127.0.0.1:9105")
         for name in ("upload_max_bytes", "trace_max_bytes"):
             if getattr(self, name) <= 0:
                 raise Invalid(f"TIGHTSHIP_{name.upper()}", getattr(self, name), "a positive number of bytes")
@@ -120,6 +129,11 @@ class Settings:
     def spool_dir(self) -> Path:
         """Records that wait for the server."""
         return self.home / "spool"
+
+
+def _is_address(text: str) -> bool:
+    match = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", text, re.ASCII)
+    return match is not None and 0 < int(match[1]) <= 65_535
 
 
 def _origin(url: str) -> str:

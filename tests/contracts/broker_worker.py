@@ -12,6 +12,7 @@ os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as commands/worker.py does, before Ce
 from celery import shared_task
 from celery.concurrency.prefork import TaskPool
 
+from tightship_platform.logs import request_id
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks import registry, worker
 from tightship_platform.tasks.app import create_celery
@@ -26,6 +27,11 @@ def note(path: str, word: str) -> None:
 @shared_task(name="contract.quick")
 def quick(path: str, word: str) -> None:
     note(path, word)
+
+
+@shared_task(name="contract.id")
+def note_id(path: str) -> None:
+    note(path, request_id())
 
 
 @shared_task(name="contract.slow")

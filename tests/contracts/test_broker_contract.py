@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+from metric_text import figures_of
+from services import free_port
 from waiting import PATIENCE_S, wait_for
 
+from tightship_platform.logs import set_request_id
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.tasks.app import PERIODIC_QUEUE, broker_answers, create_celery, send
 
@@ -179,6 +183,46 @@ def test_analyses_that_fill_a_worker_stop_no_periodic_task(settings: Settings, t
         go.touch()
         wait_for(lambda: notes.words().count("end") == 5, "all analyses")
     assert sorted(set(notes.words())) == ["account", "begin", "end", "schedule", "sweep"]
+
+
+def test_a_task_logs_under_the_id_of_the_request_that_led_to_it(
+    settings: Settings, tmp_path: Path, notes: Notes
+) -> None:
+    set_request_id("0123abcd-request")
+    try:
+        assert send(settings, "contract.id", str(notes))
+    finally:
+        set_request_id("")
+    with worker(settings, tmp_path / "log"):
+        wait_for(notes.words, "the task")
+        assert send(settings, "contract.id", str(notes))
+        wait_for(lambda: len(notes.words()) == 2, "one that no request led to")
+    first, second = notes.words()
+    assert first == "0123abcd-request" and len(second) == 16
+
+
+def test_a_worker_answers_what_its_processes_did(settings: Settings, tmp_path: Path, notes: Notes) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    os.environ["TIGHTSHIP_METRICS_ADDRESS"] = address
+    try:
+        with worker(settings, tmp_path / "log"):
+            for number in range(3):
+                assert send(settings, "contract.quick", str(notes), str(number))
+            create_celery(settings).send_task("contract.quick", args=(str(notes), "p"), queue=PERIODIC_QUEUE)
+            name = 'tightship_tasks_total{task="contract.quick",outcome="ended"}'
+            wait_for(lambda: scraped(address).get(name) == 4, "the figures of all tasks")
+            found = scraped(address)
+    finally:
+        del os.environ["TIGHTSHIP_METRICS_ADDRESS"]
+    assert found['tightship_task_seconds_count{task="contract.quick"}'] == 4
+    assert found['tightship_tasks_total{task="contract.quick",outcome="failed"}'] == 0
+
+
+def scraped(address: str) -> dict[str, float]:
+    try:
+        return figures_of(httpx.get(f"http://{address}/metrics", trust_env=False).text)
+    except httpx.HTTPError:
+        return {}
 
 
 def test_what_an_older_beat_sends_is_done_too(settings: Settings, tmp_path: Path, notes: Notes) -> None:

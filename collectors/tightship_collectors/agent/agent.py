@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from tightship_collectors.sources.host import HostSource
 from tightship_platform import __version__
 from tightship_platform.client import ApiClient
 from tightship_platform.processes.liveness import report_alive
+from tightship_platform.processes.metrics import METRICS, Figure
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.wire import Batch, Heartbeat, LiveRun, RankRecord
@@ -142,7 +143,18 @@ class Agent:
         if entries:
             LOG.info("Kept in the spool for the next agent: %s (%d KiB)", plural(entries, "record"), size // 1024)
 
+    def figures(self) -> Iterator[Figure]:
+        """What waits and what was lost, for Prometheus."""
+        entries, size = self._spool.backlog()
+        yield Figure(name="tightship_spool_entries", value=entries)
+        yield Figure(name="tightship_spool_bytes", value=size)
+        yield Figure(name="tightship_spool_dropped_total", value=self._spool.dropped)
+        yield Figure(name="tightship_rows_not_stored_total", value=self._sender.too_old, labels=("too_old",))
+        yield Figure(name="tightship_rows_not_stored_total", value=self._sender.refused, labels=("refused",))
+        yield Figure(name="tightship_runs", value=len(self._known_runs))
+
     def _guarded_tick(self) -> None:
+        began_s = time.monotonic()
         try:
             self.tick()
             self._failing = False
@@ -151,6 +163,7 @@ class Agent:
             if not self._failing:
                 LOG.exception("A look at the host failed; the agent goes on")
             self._failing = True
+        METRICS.observe("tightship_look_seconds", time.monotonic() - began_s)
 
     def tick(self) -> None:
         """One look at everything."""

@@ -17,6 +17,8 @@ from tightship_platform.client import ApiClient
 from tightship_platform.errors import Conflict
 from tightship_platform.logs import configure_logging
 from tightship_platform.processes.liveness import hold_lock
+from tightship_platform.processes.metrics import METRICS
+from tightship_platform.processes.metrics_listener import MetricsListener
 from tightship_platform.settings import load_settings
 
 LOG = logging.getLogger(__name__)
@@ -32,8 +34,8 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
     :raises Conflict: another agent serves the same home or runtime directory.
     :raises Invalid: the runtime directory is not ours alone, or the host's name is none.
     """
-    configure_logging()
     settings = load_settings()
+    configure_logging(settings.log_format)
     _allow_many_files()
     # The server would refuse everything that this host ever says.
     validation.name("TIGHTSHIP_HOST_NAME", settings.host_name)
@@ -45,6 +47,9 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
         ]
         captures = [] if once else [CaptureExecutor(settings, ApiClient(settings), KinetoService())]
         agent = Agent(settings, interval_ns=interval_ns, captures=captures)
+        if settings.metrics_address and not once:
+            METRICS.add_source("agent", agent.figures)
+            MetricsListener(settings, "agent").start()
     except OSError as error:
         raise Conflict(f"The agent cannot use {error.filename}: {error.strerror}; check its owner and space") from error
     stop = threading.Event()

@@ -31,6 +31,7 @@ from tightship_collectors.delivery.pause import Pause
 from tightship_collectors.delivery.spool import Entry, Spool
 from tightship_platform.client import ApiClient, ApiError
 from tightship_platform.errors import ServerUnreachable
+from tightship_platform.processes.metrics import METRICS
 from tightship_platform.units import plural
 from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat
 
@@ -232,9 +233,12 @@ class Sender:
         try:
             answer = self._client.post(path, decoded)
         except ApiError as error:
+            METRICS.count("tightship_deliveries_total", "refused")
             return self._refused(name, error, aside)
         except (ServerUnreachable, ValueError) as error:
+            METRICS.count("tightship_deliveries_total", "unreachable")
             return self._put_off(name, error, aside)
+        METRICS.count("tightship_deliveries_total", "taken")
         done()
         self._held_back.taken(name)
         if path == PATHS["batches"]:

@@ -15,10 +15,13 @@ from tightship_platform import __version__
 from tightship_platform.api.auth import Access, open_to
 from tightship_platform.api.bodies import BodyLimit
 from tightship_platform.api.errors import add_error_handlers
+from tightship_platform.api.figures import Figures
 from tightship_platform.api.gate import Gate
 from tightship_platform.api.headers import SecurityHeaders
+from tightship_platform.api.measured import Measured
 from tightship_platform.api.polls import Polls
 from tightship_platform.api.probes import Probes
+from tightship_platform.api.refusals import Refusals
 from tightship_platform.database.engine import open_database
 from tightship_platform.ingest.known import KnownHosts
 from tightship_platform.settings import Settings
@@ -37,6 +40,7 @@ SUBJECTS = (
     "opportunities",
     "workflows",
     "fleet",
+    "metrics",
 )
 """Modules of `api.routes`, each with a `router`."""
 
@@ -45,7 +49,7 @@ class _App(FastAPI):
     """Its answers to defects, which Starlette makes outside of all layers, carry the same headers as the others."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        return SecurityHeaders(super().build_middleware_stack())
+        return Measured(SecurityHeaders(super().build_middleware_stack()))
 
 
 def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
@@ -82,6 +86,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
     app.state.polls = Polls(database)
+    app.state.refusals = Refusals(database)
+    app.state.figures = Figures(settings, database)
     add_error_handlers(app)
     for subject in SUBJECTS:
         app.include_router(import_module(f"tightship_platform.api.routes.{subject}").router)
@@ -91,7 +97,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
             mount(app, settings)
     # Added last, so that they are outermost: before the dashboard's own layers too.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Gate, access=access, public_url=settings.public_url)
+    app.add_middleware(Gate, access=access, refusals=app.state.refusals, public_url=settings.public_url)
     return app
 
 

@@ -8,6 +8,7 @@ few in `PUBLIC`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from starlette.types import Scope as Connection
 
 from tightship_platform.api.auth import LOOPBACK, Access, Caller, is_loopback, require, set_caller
 from tightship_platform.api.errors import as_response, database_trouble, line
+from tightship_platform.api.refusals import Refusals
 from tightship_platform.client import API
 from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
 from tightship_platform.vocabulary import Scope
@@ -42,9 +44,10 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 class Gate:
     """ASGI layer that recognises the caller and turns away whom no route should see."""
 
-    def __init__(self, app: ASGIApp, access: Access, public_url: str = "") -> None:
+    def __init__(self, app: ASGIApp, access: Access, refusals: Refusals, public_url: str = "") -> None:
         self.app = app
         self.access = access
+        self.refusals = refusals
         self.public_url = public_url
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -89,8 +92,18 @@ class Gate:
         if not token:
             return None
         if request.scope["path"] in DELIVERIES:
-            return self.access.recall(token) or await run_in_threadpool(self.access.recognise_again, token)
-        return await run_in_threadpool(self.access.recognise, token)
+            return self.access.recall(token) or await run_in_threadpool(
+                self._look_up, self.access.recognise_again, token, request
+            )
+        return await run_in_threadpool(self._look_up, self.access.recognise, token, request)
+
+    def _look_up(self, recognise: Callable[[str], Caller | None], token: str, request: HTTPConnection) -> Caller | None:
+        caller = recognise(token)
+        if caller is None:
+            self.refusals.note("unknown", "", request)
+        elif caller.expired_ns is not None:
+            self.refusals.note("expired", caller.name, request)
+        return caller
 
 
 def _loopback_caller(request: HTTPConnection) -> Caller:

@@ -15,12 +15,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from tightship_platform.api.auth import require
+from tightship_platform.api.auth import current_caller, require
 from tightship_platform.api.bodies import read_body
 from tightship_platform.api.errors import fault_line
 from tightship_platform.api.gate import PUBLIC
 from tightship_platform.client import API
-from tightship_platform.errors import Invalid
+from tightship_platform.errors import Forbidden, Invalid
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import Refusal
@@ -78,7 +78,12 @@ class ScopedRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             if scope is not None:
-                require(scope)
+                try:
+                    require(scope)
+                except Forbidden:
+                    caller, refusals = current_caller(), request.app.state.refusals
+                    await run_in_threadpool(refusals.note, "scope", caller.name if caller else "", request)
+                    raise
             checked = _CheckedRequest(request.scope, request.receive)
             checked.state.refused_rows = RefusedRows()
             if quick is not None and len(body := await checked.body()) <= _LATER:

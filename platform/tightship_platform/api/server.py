@@ -37,7 +37,7 @@ def serve(settings: Settings, *, host: str, port: int, workers: int = 1) -> None
     :raises Conflict: the port is in use, or tokens are needed and there are none.
     :raises Invalid: the host is no address of this machine, or its certificate or key is of no use.
     """
-    configure_logging()
+    configure_logging(settings.log_format)
     certificate, key = _certificate(settings)
     raise_file_limit()
     with _listen(host, port) as listener:

@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 from celery import Celery
 from celery.exceptions import OperationalError
 from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
 
 from tightship_platform.database.time_limits import TASK_S
 from tightship_platform.errors import Invalid
+from tightship_platform.logs import request_id
 from tightship_platform.settings import Settings
 from tightship_platform.tasks import folder_broker, registry
 
@@ -35,6 +37,8 @@ HARD_LIMIT_S = TASK_S
 """… and killed after this long."""
 _VISIBILITY_S = 3 * HARD_LIMIT_S
 _CONNECT_S = 3
+REQUEST_ID = "tightship_request_id"
+"""Header of a message: the request that led to it."""
 _KNOCK_S = 1
 
 
@@ -120,7 +124,8 @@ def send(settings: Settings, task: str, *args: str | int) -> bool:
     """Queue a task by name; False, with one log line, when the broker cannot be reached (the sweeps make up for it)."""
     try:
         _knock(settings)
-        create_celery(settings).send_task(task, args=args, retry=False)
+        headers = {REQUEST_ID: request_id()} if request_id() else None
+        create_celery(settings).send_task(task, args=args, retry=False, headers=headers)
     except (OperationalError, KombuError, OSError) as error:
         log.warning("Broker %s does not take %s now (%s); a sweep will", shown_url(settings.broker_url), task, error)
         return False
@@ -136,6 +141,19 @@ def broker_answers(settings: Settings) -> bool:
     except (OperationalError, KombuError, OSError):
         return False
     return True
+
+
+def queue_lengths(settings: Settings) -> dict[str, int]:
+    """Queue → messages that wait in it; empty when the broker cannot be reached."""
+    app = create_celery(settings)
+    try:
+        _knock(settings)
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, timeout=_CONNECT_S)
+            channel = connection.default_channel
+            return {queue: int(channel._size(queue)) for queue in (QUEUE, PERIODIC_QUEUE)}
+    except (OperationalError, KombuError, RedisError, OSError):
+        return {}
 
 
 def _knock(settings: Settings) -> None:

@@ -160,6 +160,10 @@ class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu's transports c
                 return payload
         raise Empty
 
+    def _size(self, queue: str) -> int:
+        """Messages that wait."""
+        return len(self._list(queue))
+
     def _list(self, queue: str) -> deque[str]:
         suffix = f"{queue}.msg"
         try:

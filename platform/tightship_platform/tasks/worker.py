@@ -16,11 +16,14 @@ from celery import bootsteps, signals
 from celery.beat import PersistentScheduler, Service
 from celery.platforms import SecurityWarning
 
-from tightship_platform.logs import configure_logging
+from tightship_platform.logs import configure_logging, new_request_id, set_request_id
 from tightship_platform.processes.liveness import hold_lock, report_alive
+from tightship_platform.processes.metrics import METRICS
+from tightship_platform.processes.metrics_listener import MetricsListener
 from tightship_platform.settings import Settings
-from tightship_platform.tasks.app import PERIODIC_QUEUE, QUEUE, create_celery, shown_url
+from tightship_platform.tasks.app import PERIODIC_QUEUE, QUEUE, REQUEST_ID, create_celery, shown_url
 from tightship_platform.tasks.reserved import Reserved, follow_parent
+from tightship_platform.tasks.task_times import TaskTimes
 
 log = logging.getLogger(__name__)
 
@@ -104,14 +107,17 @@ def _call_first(number: signal.Signals, action: Callable[[], None]) -> None:
 
 
 def _prepare(settings: Settings) -> Any:
-    configure_logging()
+    configure_logging(settings.log_format)
     # Celery warns when it runs as root, for the sake of pickled messages; JSON is all that is accepted here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     signals.setup_logging.connect(_keep_logging, weak=False)
     signals.worker_process_init.connect(_child_started, weak=False)
     signals.beat_embedded_init.connect(_child_started, weak=False)
+    signals.task_prerun.connect(_task_begins, weak=False)
+    signals.task_postrun.connect(_task_has_ended, weak=False)
     app = create_celery(settings)
     app.tightship_home, app.tightship_part, app.tightship_reserved = settings.home, "worker", None
+    app.tightship_times = None
     app.conf.update(
         beat_schedule_filename=str(settings.home / "beat-schedule"),
         beat_scheduler=Schedule,
@@ -122,6 +128,18 @@ def _prepare(settings: Settings) -> Any:
 
 def _keep_logging(**_: Any) -> None:
     """Being connected is what keeps Celery from configuring the logs itself."""
+
+
+def _task_begins(task_id: str, task: Any, **_: Any) -> None:
+    set_request_id(str(task.request.get(REQUEST_ID) or new_request_id()))
+    if task.app.tightship_times is not None:
+        task.app.tightship_times.begin(task_id)
+
+
+def _task_has_ended(task_id: str, task: Any, state: str | None = None, **_: Any) -> None:
+    if task.app.tightship_times is not None:
+        task.app.tightship_times.end(task_id, task.name, failed=state == "FAILURE")
+    set_request_id("")
 
 
 def _child_started(**_: Any) -> None:
@@ -138,17 +156,22 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     :raises Conflict: `beat` is asked for and runs already in this home.
     """
     app = _prepare(settings)
+    listener = MetricsListener(settings, "worker") if settings.metrics_address else None
     lock = hold_lock(settings.home, "beat", "one schedule is enough; run this worker without --beat") if beat else None
     # Celery's signal handlers write advice about Ctrl-C to the original stdout, past the logs; without one they do not.
     vars(sys)["__stdout__"] = None
     app.steps["worker"].add(_Liveness)
     app.loader.import_default_modules()  # before the fork, which shares them
+    app.tightship_times = TaskTimes([name for name in app.tasks if not name.startswith("celery.")])
+    METRICS.add_source("worker", app.tightship_times.read)
 
     def run_periodic_tasks() -> int:
         app.tightship_part = PERIODIC_PART
         return _consume(app, [PERIODIC_QUEUE], concurrency=1, hostname="periodic@%h")
 
     app.tightship_reserved = reserved = Reserved(run_periodic_tasks)
+    if listener is not None:
+        listener.start()
     log.info(
         "Worker of %d %s on %s, and one for periodic tasks%s",
         concurrency,

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from agent_rig import Rig, stop
+from metric_text import figures_of
+from services import free_port
 from waiting import wait_for
 
 from tightship_collectors.agent import agent as agents
@@ -23,6 +27,7 @@ from tightship_collectors.agent.agent import Agent
 from tightship_collectors.jobs.attribution import LocalRun
 from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.run_records import read_run_record
+from tightship_platform import __version__
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S
 
@@ -395,3 +400,33 @@ def test_the_agent_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_agent_says_what_waits_and_what_the_server_took(rig: Rig) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    rig.variables["TIGHTSHIP_METRICS_ADDRESS"] = address
+
+    def figures() -> dict[str, float]:
+        try:
+            return figures_of(httpx.get(f"http://{address}/metrics", trust_env=False).text)
+        except httpx.HTTPError:
+            return {}
+
+    agent = rig.start_agent()
+    unreachable = wait_for(lambda: (f := figures()).get("tightship_spool_entries", 0) >= 2 and f)
+    assert unreachable['tightship_deliveries_total{outcome="unreachable"}'] >= 1
+    assert unreachable["tightship_spool_bytes"] > 0 == unreachable["tightship_spool_dropped_total"]
+    rig.start_server()
+    taken = 'tightship_deliveries_total{outcome="taken"}'
+    delivered = wait_for(lambda: (f := figures()).get("tightship_spool_entries") == 0 and f.get(taken) and f)
+    assert delivered["tightship_look_seconds_count"] >= 2
+    assert delivered[f'tightship_build_info{{version="{__version__}",part="agent"}}'] == 1
+    stop(agent)
+
+
+def test_an_agent_whose_metrics_address_is_taken_is_one_line(rig: Rig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = rig.run("agent", TIGHTSHIP_METRICS_ADDRESS=address)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert f"TIGHTSHIP_METRICS_ADDRESS is '{address}'; expected an address" in done.stderr

@@ -138,7 +138,11 @@ def test_a_rotated_token_has_the_name_the_scopes_and_the_lifetime_of_the_old_one
         (row,) = list_tokens(session)
         assert row.expires_ns == row.created_ns + 2 * DAY_NS
         actions = session.scalars(select(Audit.action).order_by(Audit.id)).all()
-        assert actions == ["token.create", "token.rotate", "token.rotate"]
+        assert [action for action in actions if action != "token.refuse"] == [
+            "token.create",
+            "token.rotate",
+            "token.rotate",
+        ]
         revoke_token(session, "ci")
     for name, fault in (("ci", Conflict), ("nobody", NotFound)):
         with pytest.raises(fault), closed.database.session() as session:

@@ -18,9 +18,10 @@ from tightship_platform.api.reply import Answer, Config, Db, Known, Refused
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.ingest import RefusedRows, quick
 from tightship_platform.ingest.known import KnownHost, KnownHosts
+from tightship_platform.processes.metrics import METRICS
 from tightship_platform.queries import hosts
 from tightship_platform.results.host import Host
-from tightship_platform.units import now_ns
+from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import Batch, BatchReceived, Heartbeat, HeartbeatReceived
 
@@ -45,7 +46,10 @@ async def _quick_batch(request: Request, body: bytes) -> Response | None:
     received = await _quickly(
         request, batch.host, lambda session, known, now: quick.quick_batch(session, batch, known, now)
     )
-    return Answer(received) if received is not None else None
+    if received is None:
+        return None
+    _count(batch, received)
+    return Answer(received)
 
 
 async def _quickly(
@@ -102,6 +106,7 @@ def batch(body: Batch, database: Db, settings: Config, refused: Refused, known: 
     rows of another host's runs, and rows older than the server keeps samples (`TIGHTSHIP_KEEP_DAYS`), are counted and
     not stored; all others are."""
     stated: list[KnownHost] = []
+    left_out = refused.count
     with database.session() as session:
         received = ingest.apply_batch(
             session,
@@ -112,6 +117,7 @@ def batch(body: Batch, database: Db, settings: Config, refused: Refused, known: 
             tell=stated.append,
         )
     _keep(known, stated)
+    _count(body, received, left_out)
     return Answer(received)
 
 
@@ -120,6 +126,17 @@ def _keep(known: KnownHosts, stated: list[KnownHost]) -> None:
     caller, now = require(Scope.INGEST), now_ns()
     for host in stated:
         known.keep(caller, host, now)
+
+
+def _count(body: Batch | quick.QuickBatch, received: BatchReceived, left_out: int = 0) -> None:
+    """:param left_out: refused rows that are not in `body` any more."""
+    rows = sum(len(getattr(body, name, ())) for name in ROW_LISTS)
+    METRICS.count("tightship_ingest_rows_total", "stored", by=rows + left_out - received.refused - received.too_old)
+    METRICS.count("tightship_ingest_rows_total", "too_old", by=received.too_old)
+    METRICS.count("tightship_ingest_rows_total", "refused", by=received.refused)
+    times = [sample.time_ns for samples in (body.samples, body.host_samples, body.run_samples) for sample in samples]
+    if times:
+        METRICS.observe("tightship_ingest_lag_seconds", max(0, now_ns() - max(times)) / NS_PER_S)
 
 
 @router.get("/hosts", dependencies=[needs(Scope.READ)], response_model=list[Host])
