@@ -9,7 +9,9 @@ import pytest
 from device_trace import DeviceTrace
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_data import TRACES
 
+from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.judge import judge_trace
 from tightship_analyzers.analysis.picked_steps import pick_step, step_names
 from tightship_analyzers.analysis.rank_figures import rank_figures
@@ -64,6 +66,38 @@ def test_a_device_that_is_far_behind_has_its_own_steps(tmp_path: Path, lag_ns: i
     assert (steps.bounds_ns - steps.host_bounds_ns)[1:].tolist() == [ends] * 5
     assert steps.durations_ns[1:].tolist() == [STEP] * 4
     assert steps.lag_ns == ends
+
+
+DRAINED = 40_000
+
+
+def drained() -> DeviceTrace:
+    """One marked step: it begins with a wait for the work of the step before, whose launches are not in the file."""
+    made = DeviceTrace()
+    for begin in range(0, DRAINED, 4_000):
+        made.on_device(begin, begin + 4_000, name="gemm")
+    made.step(6, 0, DRAINED + STEP)
+    made.host("aten::mm", 0, 500)
+    made.call(1_000, DRAINED + 100, name="cudaDeviceSynchronize")
+    made.pair((DRAINED + 200, DRAINED + 300), (DRAINED + 400, DRAINED + STEP), name="gemm")
+    return made
+
+
+def test_a_step_that_drains_the_one_before_is_as_long_as_its_own_work(tmp_path: Path) -> None:
+    trace = drained().read(tmp_path)
+    [took_ns] = of(drained(), tmp_path).durations_ns.tolist()
+    assert took_ns == pytest.approx(STEP, rel=0.01)
+    said = judge_trace(trace)
+    assert said.findings == [] and said.summary.step_ns is not None and said.summary.step_ns.mean == took_ns
+
+
+@pytest.mark.reference
+def test_of_a_harness_that_synchronizes_each_step_the_drain_is_no_part_of_the_step() -> None:
+    trace = traces.open(TRACES / "tracelens" / "h100" / "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    said = judge_trace(trace)
+    assert said.summary.step_ns is not None
+    assert 34_000_000 < said.summary.step_ns.mean < 36_000_000 < 47_000_000
+    assert "explicit-synchronization" not in {finding.rule for finding in said.findings}
 
 
 def test_steps_that_differ_on_the_host_only_are_alike(tmp_path: Path) -> None:

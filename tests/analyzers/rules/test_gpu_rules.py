@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_job import MS, US, GpuJob
+from gpu_job import MS, PLACE, US, GpuJob
 from rule_jobs import EXPECTED_NS, GEMM, HALF, JOBS, STEPS, job_of, work
 
 from tightship_analyzers.analysis.judge import judge_trace
@@ -106,6 +107,38 @@ def test_kernels_show_tensor_cores_of_a_device_that_is_not_known(tmp_path: Path)
             saving = found[0].saving
             assert saving.low == 0 < saving.value < saving.high
             assert any("not in the catalogue" in getattr(entry, "text", "") for entry in found[0].evidence)
+
+
+LIBRARY = "transformers/models/bert/modeling_bert.py"
+
+
+@pytest.mark.parametrize("rule", ["busy-host", "launch-bound"])
+@pytest.mark.parametrize("has_library", [True, False])
+def test_a_place_is_the_user_s_and_the_deepest_that_has_the_time(tmp_path: Path, rule: str, has_library: bool) -> None:
+    job = GpuJob()
+    for _ in range(STEPS):
+        begun = job.now_ns
+        JOBS[rule](job, True)
+        if has_library:
+            job.frame_of("torch/nn/modules/module.py(1553): _call_impl", begun)
+            job.frame_of(f"{LIBRARY}(512): forward", begun)
+        job.drain()
+        job.step_of(begun)
+    job.begin_step()
+    [finding] = judged(job, rule, tmp_path)
+    assert finding.place == PLACE, "a harness calls everything, the own function says where"
+    deepest = [text for text in facts_of(finding) if text.startswith("Most of it is in")]
+    assert deepest == ([f"Most of it is in {LIBRARY}:512 (forward)"] if has_library else [])
+
+
+def facts_of(finding: Finding) -> list[str]:
+    return [entry.text for entry in finding.evidence if isinstance(entry, Fact)]
+
+
+@pytest.mark.parametrize("rule", JOBS)
+def test_nothing_is_called_training_that_may_be_a_request(tmp_path: Path, rule: str) -> None:
+    for finding in findings(tmp_path, rule, bad=True):
+        assert not re.search(r"\btraining\b", " ".join([finding.title, finding.fix, *facts_of(finding)]))
 
 
 def test_a_title_says_what_waits_for_what(tmp_path: Path) -> None:
