@@ -19,7 +19,7 @@ MOST_AT_TOP = {"tightship_platform": 24}
 GROUND = {
     "tightship_platform": {
         *("cli", "client", "errors", "logs", "redaction", "settings", "terminal", "text"),
-        *("units", "validation", "vocabulary", "wire"),
+        *("token_file", "units", "validation", "vocabulary", "wire"),
     },
     "tightship_offload": {"errors"},
 }

@@ -137,6 +137,8 @@ class Scope(StrEnum):
     CAPTURE = "capture"
     APPLY = "apply"
     ADMIN = "admin"
+    ENROL = "enrol"
+    """Of a one-time word only: to be exchanged for a host's token."""
 
 
 class DeviceKind(StrEnum):

@@ -270,6 +270,23 @@ class CaptureReport:
 
 
 @dataclass(kw_only=True)
+class EnrolRequest:
+    """A host's agent asks for its own token; the request comes with a one-time word as its bearer token."""
+
+    host: str
+
+
+@dataclass(kw_only=True)
+class Enrolled:
+    """The word is used up."""
+
+    name: str
+    """Name of the token."""
+    token: str
+    """The token, which is shown this once."""
+
+
+@dataclass(kw_only=True)
 class RunReceived:
     """A run's record is stored."""
 

@@ -9,6 +9,7 @@ import threading
 from types import FrameType
 
 from tightship_collectors.agent.agent import Agent
+from tightship_collectors.agent.enrolment import with_own_token
 from tightship_collectors.jobs.run_directory import make_private
 from tightship_collectors.kineto.executor import CaptureExecutor
 from tightship_collectors.kineto.service import KinetoService
@@ -34,7 +35,7 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
     :raises Conflict: another agent serves the same home or runtime directory.
     :raises Invalid: the runtime directory is not ours alone, or the host's name is none.
     """
-    settings = load_settings()
+    settings = with_own_token(load_settings())
     configure_logging(settings.log_format)
     _allow_many_files()
     # The server would refuse everything that this host ever says.

@@ -291,7 +291,10 @@ class Sender:
     def _say_outage(self, error: Exception) -> None:
         status = getattr(error, "http_status", 0)
         if status in (401, 403):
-            said = f"The server refuses this agent's token ({error}); set TIGHTSHIP_TOKEN to one with the scope ingest"
+            said = (
+                f"The server refuses this agent's token ({error}); get its host another with `tightship agent enrol`, "
+                "or set TIGHTSHIP_TOKEN to one with the scope ingest"
+            )
         elif status == 0:
             said = f"{self._client.server} answers something that is not JSON, so it is not a tightship server"
         else:

@@ -270,7 +270,7 @@ def create_token(
         raise Invalid("Scopes", list(scopes), f"at least one of {', '.join(Scope)}")
     token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
     chosen = sorted({scope.value for scope in scopes})
-    expires_ns = _expiry(now, lifetime_ns)
+    expires_ns = expiry(now, lifetime_ns)
     session.add(
         Token(
             name=name,
@@ -306,12 +306,16 @@ def rotate_token(session: Session, name: str, *, lifetime_ns: int | None = None,
         lifetime_ns = row.expires_ns - row.created_ns
     token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
     row.sha256, row.created_ns, row.last_used_ns = hash_token(token), now, None
-    row.expires_ns = _expiry(now, lifetime_ns)
+    row.expires_ns = expiry(now, lifetime_ns)
     audit(session, actor, "token.rotate", name)
     return token
 
 
-def _expiry(now: int, lifetime_ns: int | None) -> int | None:
+def expiry(now: int, lifetime_ns: int | None) -> int | None:
+    """When a token that is made now is refused; None: never.
+
+    :raises Invalid: no lifetime that a token can have.
+    """
     if lifetime_ns is None:
         return None
     if not NS_PER_S <= lifetime_ns <= _LIFETIME_MAX_NS:

@@ -43,7 +43,7 @@ def token() -> None:
     "scopes",
     multiple=True,
     required=True,
-    type=click.Choice([scope.value for scope in Scope]),
+    type=click.Choice([scope.value for scope in Scope if scope is not Scope.ENROL]),
     help="What the token permits; repeat for several.",
 )
 @click.option("--host", metavar="HOST", help="Let it report for this host only, which is then no other token's.")
@@ -77,6 +77,25 @@ def create(
             "Agents, launchers and the command line send the one in TIGHTSHIP_TOKEN.",
             err=True,
         )
+
+
+@token.command()
+@click.argument("host")
+@click.option("--team", metavar="TEAM", help="The team whose runs the host reports.")
+@click.option("--expires", metavar="TIME", default="1h", show_default=True, help="Refuse the word after this time.")
+def enrol(host: str, team: str | None, expires: str) -> None:
+    """Print a one-time word with which the agent of HOST gets its own token (`tightship agent enrol`).
+
+    A token that the host got by an earlier word is refused from now on.
+    """
+    settings = load_settings()
+    from tightship_platform.api.enrolment import make_word
+    from tightship_platform.database import engine
+
+    engine.upgrade(settings)
+    with engine.open_database(settings) as opened, opened.session() as session:
+        word = make_word(session, host, team=team, lifetime_ns=parse_duration_ns(expires))
+    click.echo(word)
 
 
 @token.command("list")
@@ -121,6 +140,8 @@ def _state(row: Token) -> str:
 
     if row.revoked_ns is not None:
         return f"revoked {clock(row.revoked_ns)}"
+    if row.scopes == [Scope.ENROL] and row.expires_ns is not None and row.expires_ns > now_ns():
+        return f"waits for its host until {clock(row.expires_ns)}"
     if row.expires_ns is None:
         return "active"
     return f"{'expires' if row.expires_ns > now_ns() else 'expired'} {clock(row.expires_ns)}"

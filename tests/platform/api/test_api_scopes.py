@@ -24,6 +24,7 @@ from tightship_platform.vocabulary import Scope
 PUBLIC = {*PROBED, "/login", "/logout"}
 NEEDED = {
     ("POST", "/hosts/heartbeat"): Scope.INGEST,
+    ("POST", "/hosts/enrol"): Scope.ENROL,
     ("POST", "/runs"): Scope.INGEST,
     ("POST", "/batches"): Scope.INGEST,
     ("POST", "/captures"): Scope.CAPTURE,

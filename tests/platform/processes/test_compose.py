@@ -189,6 +189,14 @@ class Fleet:
         self.running[name] = Running(self.environ(name), command=command)
         return self.running[name]
 
+    def run(self, name: str, *command: str, given: str = "") -> str:
+        """What another command prints in the service's container, given this on its standard input."""
+        done = subprocess.run(
+            command, env=self.environ(name), input=given, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def is_healthy(self, name: str) -> bool:
         """Run the service's health check."""
         check = SERVICES[name]["healthcheck"]["test"][1:]
@@ -211,6 +219,9 @@ def test_every_service_comes_up_works_for_the_others_and_goes(fleet: Fleet) -> N
     for name in ("server", "worker", "beat"):
         fleet.start(name)
     wait_for(lambda: answers(fleet.url), "the server to answer")
+    word = fleet.run("server", "tightship", "token", "enrol", os.uname().nodename)
+    assert os.uname().nodename in fleet.run("agent", "tightship", "agent", "enrol", given=word)
+    assert SECRETS["TIGHTSHIP_TOKEN"] not in fleet.environ("agent").values()
     fleet.start("agent")
     for name in OURS:
         wait_for(lambda name=name: fleet.is_healthy(name), f"the health check of {name}")  # type: ignore[misc]
@@ -221,7 +232,7 @@ def test_every_service_comes_up_works_for_the_others_and_goes(fleet: Fleet) -> N
     assert httpx.get(f"{fleet.url}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S).status_code == 401
     bearer = {"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"}
     with httpx.Client(base_url=f"{fleet.url}/api/v1", headers=bearer, trust_env=False, timeout=PATIENCE_S) as http:
-        assert len(ok(http.get("/hosts"))) == 1
+        wait_for(lambda: len(ok(http.get("/hosts"))) == 1, "the agent's heartbeat")
         capture = Capture(http)
         engine = create_engine(make_url(fleet.environ("worker")["TIGHTSHIP_DATABASE_URL"]))
         with engine.begin() as connection:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from tightship_platform import ingest
 from tightship_platform.api.auth import reporter, require
+from tightship_platform.api.enrolment import enrol_host
 from tightship_platform.api.reply import Answer, Config, Db, Known, Refused
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.ingest import RefusedRows, quick
@@ -23,7 +24,7 @@ from tightship_platform.queries import hosts
 from tightship_platform.results.host import Host
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import Batch, BatchReceived, Heartbeat, HeartbeatReceived
+from tightship_platform.wire import Batch, BatchReceived, Enrolled, EnrolRequest, Heartbeat, HeartbeatReceived
 
 router = scoped_router("hosts")
 Stored = TypeVar("Stored")
@@ -137,6 +138,15 @@ def _count(body: Batch | quick.QuickBatch, received: BatchReceived, left_out: in
     times = [sample.time_ns for samples in (body.samples, body.host_samples, body.run_samples) for sample in samples]
     if times:
         METRICS.observe("tightship_ingest_lag_seconds", max(0, now_ns() - max(times)) / NS_PER_S)
+
+
+@router.post("/hosts/enrol", dependencies=[needs(Scope.ENROL)], response_model=Enrolled)
+def enrol(body: EnrolRequest, database: Db) -> Answer:
+    """Exchange a one-time word for the host's own token."""
+    caller = require(Scope.ENROL)
+    with database.session() as session:
+        token = enrol_host(session, caller.name, body.host)
+    return Answer(Enrolled(name=caller.name, token=token))
 
 
 @router.get("/hosts", dependencies=[needs(Scope.READ)], response_model=list[Host])
