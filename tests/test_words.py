@@ -72,9 +72,8 @@ ELSEWHERE = (
 
 _GAP = r"[\s#]+"
 _NAMES = rf"(?<![a-zA-Z])(?:{'|'.join(IDENTIFIERS)})(?![a-zA-Z])"
-_WORDS = re.compile(
-    "|".join([_NAMES, *(rf"(?<!\w){phrase.replace(' ', _GAP)}(?!\w)" for phrase in PHRASES)]), re.IGNORECASE
-)
+_SAYINGS = rf"(?<!\w)(?:{'|'.join(PHRASES).replace(' ', _GAP)})(?!\w)"
+_WORDS = re.compile(f"{_NAMES}|{_SAYINGS}", re.IGNORECASE)
 
 
 def words_in(text: str) -> list[str]:

@@ -9,10 +9,11 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from processes import Running, tightship
 from services import free_port
-from waiting import wait_for
+from waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
@@ -59,11 +60,13 @@ def test_a_job_that_dies_of_memory_leads_to_its_plan(
         assert (done.returncode, done.stdout, done.stderr) == (alone.returncode, alone.stdout, alone.stderr)
         fine = tightship(environ, "run", "--workflow", "small", "--", sys.executable, str(script), "1", "ends")
         assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")
-        wait_for(lambda: [one["workflow"] for one in asked("opportunities")] == [WORKFLOW], "the opportunity")
+        with httpx.Client(base_url=base, trust_env=False, timeout=PATIENCE_S) as api:
+            wait_for(lambda: api.get("/api/v1/opportunities").json(), "the opportunity")
         [found], [todo] = asked("findings"), asked("opportunities")
         [run, _] = sorted(asked("runs"), key=lambda one: str(one["workflow"]))
         assert (found["rule"], todo["rules"]) == ("out-of-memory-run", ["out-of-memory-run"])
         assert todo["findings"] == [found["finding"]] and found["run"] == run["run"]
+        assert todo["workflow"] == WORKFLOW
         assert (run["state"], run["exit_code"], run["reason"]) == ("failed", 1, f"ended with exit code 1: {SAID}")
         assert found["saving"]["method"] == "bound"
         assert 0 < found["saving"]["value"] <= found["saving"]["high"] <= run["device_ns"]

@@ -16,6 +16,6 @@ def wait_for(what: Callable[[], Any], why: str = "it to happen", *, timeout_s: f
     while not (found := what()):
         now = time.monotonic()
         assert now < deadline, f"waited {timeout_s:g} s in vain for {why}"
-        time.sleep(min(max(0.02, 9 * (now - asked)), 0.2))
+        time.sleep(min(max(0.02, 19 * (now - asked)), 0.2))
         asked = time.monotonic()
     return found

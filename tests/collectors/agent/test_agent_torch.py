@@ -15,6 +15,7 @@ import pytest
 from agent_rig import Rig, stop
 from waiting import PATIENCE_S, wait_for
 
+from tightship_collectors.jobs.ranks import read_ranks
 from tightship_platform.settings import load_settings
 
 pytestmark = pytest.mark.torch
@@ -139,6 +140,9 @@ def test_torchrun_has_as_many_ranks_as_it_was_given(rig: Installation, tmp_path:
     run = wait_for(lambda: (r := the_run(rig, "two")) and len(r["ranks"]) == 2 and (r["steps"] or 0) > 20 and r)
     assert [rank["rank"] for rank in run["ranks"]] == [0, 1]
     assert all(rank["guard"] for rank in run["ranks"])
+    views = read_ranks(rig.runtime_dir / run["run"])
+    assert [(view.rank, view.world_size, view.guard) for view in views if view.is_rank] == [(0, 2, True), (1, 2, True)]
+    assert [(view.rank, view.steps) for view in views if not view.is_rank] == [(-1, 0)], "the launcher is no rank"
     (tmp_path / "end").touch()
     output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors

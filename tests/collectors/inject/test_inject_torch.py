@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launching import launch, run_dirs, start, warnings_in
+from launching import launch, run_dirs, start
 from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.jobs.live_run import RankView
@@ -37,6 +37,32 @@ def wait():
         time.sleep(0.02)
 """
 PLAIN = f"{TRAIN}\nif __name__ == '__main__':\n    train(7)\n    wait()\n    sys.exit(3)\n"
+COUNTS = f"""{TRAIN}
+import glob, struct
+train(7)
+wait()
+place = glob.glob(os.environ["TIGHTSHIP_RUN_DIR"] + "/ranks/*")[0]
+def count():
+    with open(place, "rb") as file:
+        return struct.unpack_from("<Q", file.read(), 40)[0]
+first = train(3)
+print(count())
+second = train(2)                # a phase with its own optimizer adds up
+print(count())
+for _ in range(4):               # two that alternate count as one
+    train(1, first), train(1, second)
+print(count())
+for _ in range(20):              # ids of collected optimizers come back
+    train(1)
+print(count())
+class Odd(torch.optim.SGD):
+    __slots__ = ()
+    def __hash__(self):
+        raise TypeError
+train(2, Odd([torch.nn.Parameter(torch.ones(1))], lr=1))
+print(count())
+sys.exit(3)
+"""
 Watch = Callable[..., tuple[subprocess.Popen[str], Path]]
 
 
@@ -68,60 +94,50 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
             job.communicate()
 
 
-def end(job: subprocess.Popen[str]) -> tuple[int, str]:
+def end(job: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code, stdout, and of stderr what is not ours."""
     Path(os.environ["END"]).touch()
-    _, errors = job.communicate(timeout=PATIENCE_S)
-    return job.returncode, "\n".join(line for line in errors.splitlines() if not line.startswith("tightship:"))
+    said, errors = job.communicate(timeout=PATIENCE_S)
+    return job.returncode, said, "\n".join(line for line in errors.splitlines() if not line.startswith("tightship:"))
 
 
 def have_stepped(*steps: int) -> Callable[[tuple[RankView, ...]], bool]:
     return lambda views: [view.steps for view in views if view.is_rank] == list(steps)
 
 
-def test_a_script(watch: Watch) -> None:
-    before_ns = now_ns()
-    job, run_dir = watch(PLAIN, sys.executable, "job.py", until=have_stepped(7))
-    (view,) = read_ranks(run_dir)
-    assert (view.rank, view.is_rank, view.guard, view.world_size, view.exiting) == (0, True, True, None, False)
-    assert view.first_step_ns is not None and view.last_step_ns is not None
-    assert before_ns < view.first_step_ns <= view.last_step_ns < now_ns()
-    assert end(job) == (3, "")
-    assert run_dirs() == []
-
-
 @pytest.mark.sliced(1)
 @pytest.mark.parametrize(
     "command",
     [
+        (sys.executable, "job.py"),
         (sys.executable, "-m", "job"),
         ("bash", "-c", f"{sys.executable} job.py"),
         (sys.executable, "-c", f"import subprocess, sys; sys.exit(subprocess.call([{sys.executable!r}, 'job.py']))"),
     ],
-    ids=["module", "bash", "subprocess"],
+    ids=["script", "module", "bash", "subprocess"],
 )
-def test_other_ways_to_start_the_same(watch: Watch, command: tuple[str, ...]) -> None:
-    job, run_dir = watch(PLAIN, *command, until=have_stepped(7))
+def test_one_rank_and_its_steps_however_it_is_started(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TIGHTSHIP_DEBUG", "1")
+    before_ns = now_ns()
+    job, run_dir = watch(COUNTS, *command, until=have_stepped(7))
     (view,) = read_ranks(run_dir)
-    assert (view.rank, view.guard) == (0, True)
-    assert end(job) == (3, "")
+    assert (view.rank, view.is_rank, view.guard, view.world_size, view.exiting) == (0, True, True, None, False)
+    assert view.first_step_ns is not None and view.last_step_ns is not None
+    assert before_ns < view.first_step_ns <= view.last_step_ns < now_ns()
+    code, said, errors = end(job)
+    assert (code, errors) == (3, "")
+    assert run_dirs() == []
+    counts = [int(line) for line in said.split()]
+    assert [later - earlier for earlier, later in itertools.pairwise([7, *counts])] == [3, 2, 4, 20, 2]
 
 
 def test_steps_are_not_counted_where_the_user_says_so(watch: Watch) -> None:
     job, run_dir = watch(PLAIN, sys.executable, "job.py", until=bool, options=("--no-steps",))
     (view,) = read_ranks(run_dir)
     assert (view.is_rank, view.steps, view.guard) == (True, None, True)
-    assert end(job) == (3, "")
-
-
-def test_torchrun_has_ranks_and_a_launcher_that_is_none(watch: Watch) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "job.py"]
-    script = PLAIN.replace("train(7)", "train(7 + int(os.environ['RANK']))").replace("sys.exit(3)", "")
-    job, run_dir = watch(script, *torchrun, until=have_stepped(7, 8))
-    views = read_ranks(run_dir)
-    assert [(v.rank, v.world_size, v.guard) for v in views if v.is_rank] == [(0, 2, True), (1, 2, True)]
-    (launcher,) = [v for v in views if not v.is_rank]
-    assert (launcher.rank, launcher.steps) == (-1, 0)
-    assert end(job)[0] == 0
+    assert end(job) == (3, "", "")
 
 
 SPAWN = f"""{TRAIN}
@@ -202,40 +218,7 @@ def test_a_forked_trainer_has_a_counter_of_its_own_and_no_guard(watch: Watch) ->
     assert (parent.guard, child.guard) == (True, False)  # Kineto's thread did not survive the fork
     Path(f"{os.environ['END']}.more").touch()
     wait_for(lambda: have_stepped(6, 2)(read_ranks(run_dir)))
-    assert end(job) == (0, "")
-
-
-COUNTS = f"""{TRAIN}
-import glob, struct
-place = glob.glob(os.environ["TIGHTSHIP_RUN_DIR"] + "/ranks/*")[0]
-def count():
-    with open(place, "rb") as file:
-        return struct.unpack_from("<Q", file.read(), 40)[0]
-first = train(3)
-print(count())
-second = train(2)                # a phase with its own optimizer adds up
-print(count())
-for _ in range(4):               # two that alternate count as one
-    train(1, first), train(1, second)
-print(count())
-for _ in range(20):              # ids of collected optimizers come back
-    train(1)
-print(count())
-class Odd(torch.optim.SGD):
-    __slots__ = ()
-    def __hash__(self):
-        raise TypeError
-train(2, Odd([torch.nn.Parameter(torch.ones(1))], lr=1))
-print(count())
-"""
-
-
-def test_what_counts_as_a_step(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(COUNTS)
-    done = launch(sys.executable, tmp_path / "job.py", extra_env={"TIGHTSHIP_DEBUG": "1", "OMP_NUM_THREADS": "1"})
-    assert done.stderr.splitlines() == warnings_in(done.stderr)
-    counts = [int(line) for line in done.stdout.split()]
-    assert [later - earlier for earlier, later in itertools.pairwise([0, *counts])] == [3, 2, 4, 20, 2]
+    assert end(job) == (0, "", "")
 
 
 def test_a_job_says_with_us_what_it_says_without(tmp_path: Path) -> None:

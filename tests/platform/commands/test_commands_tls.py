@@ -16,6 +16,10 @@ from processes import Running, tightship
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
+from tightship_platform.client import ApiClient
+from tightship_platform.errors import TightshipError
+from tightship_platform.settings import load_settings
+
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
@@ -45,9 +49,18 @@ def secured(make_platform_env: Callable[..., Any], authority: Authority) -> Iter
         url = f"https://localhost:{port}"
         trust = {"TIGHTSHIP_SERVER": url, "TIGHTSHIP_CA_FILE": str(authority.certificate)}
         made = Secured(url, dict(env.environ) | trust, env.home)
-        wait_for(lambda: made.run("runs").returncode == 0, "the server to answer")
+        wait_for(lambda: answer("/live", made.environ), "the server to answer")
         yield made
         assert server.end() == 0
+
+
+def answer(path: str, environ: dict[str, str]) -> Any:
+    """What the server says; None while it does not answer."""
+    try:
+        with ApiClient(load_settings(environ), timeout_s=PATIENCE_S) as api:
+            return api.get(path)
+    except TightshipError:
+        return None
 
 
 def failed(result: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -143,15 +156,7 @@ def test_up_calls_its_server_by_the_name_of_its_certificate(
     }
     with Running(dict(env.environ) | own, "up", "--port", str(port), "--no-worker") as up:
         up.hear(f"Dashboard: https://localhost:{port}")
-
-        def known() -> bool:
-            result = subprocess.run(
-                [sys.executable, "-m", "tightship_platform.processes.health", "agent"],
-                env=dict(env.environ) | own,
-                capture_output=True,
-                timeout=PATIENCE_S,
-            )
-            return result.returncode == 0
-
-        wait_for(known, "the agent's heartbeat")
+        wait_for(lambda: answer("/hosts", dict(env.environ) | own), "the agent's heartbeat")
+        command = [sys.executable, "-m", "tightship_platform.processes.health", "agent"]
+        assert subprocess.run(command, env=dict(env.environ) | own, timeout=PATIENCE_S).returncode == 0
         assert up.end() == 0
