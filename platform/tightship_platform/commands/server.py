@@ -30,6 +30,11 @@ def server(host: str, port: int, workers: int) -> None:
     create one with `tightship token create`, or set TIGHTSHIP_TOKEN.
     """
     settings = load_settings()
-    from tightship_platform.api.server import serve
+    from tightship_platform.commands.listener import certificate_files, listen
 
-    serve(settings, host=host, port=port, workers=workers)
+    certificate, key = certificate_files(settings)
+    with listen(host, port) as listener:
+        # Most of a start goes into this import; what is wrong with port or certificate is said before.
+        from tightship_platform.api.server import serve
+
+        serve(settings, listener, certificate, key, host=host, workers=workers)

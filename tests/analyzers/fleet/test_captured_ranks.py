@@ -1,4 +1,4 @@
-"""A real job of four ranks, of which one is late in each step, captured and analyzed by the platform: what it keeps is
+"""A real job of three ranks, of which one is late in each step, captured and analyzed by the platform: what it keeps is
 what `tightship analyze` says of the same files."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tightship_platform.settings import load_settings
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-RANKS, LATE = 4, 2
+RANKS, LATE = 3, 2
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ sys.path.remove(str(FOLDER))
 CASES = (*PAIRS, *CONTROLS)
 FIXABLE = [case for case in CASES if case.diff is not None]
 SHORT = 4
-"""Steps of a run here: nothing is timed, it only has to work."""
+"""Steps of a run here, and of a recording: nothing is timed, it only has to work."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +74,12 @@ def test_a_diff_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_case_is_recorded_measured_and_judged() -> None:
     """CI runs two more, drawn from all, when nothing else takes their cores."""
     case = next(case for case in PAIRS if case.job == "printed_tensors")
-    row = proof.proved(replace(case, steps=SHORT), alternations=1, afresh=True)
+    row = proof.proved(replace(case, steps=SHORT, recorded=SHORT), alternations=1, afresh=True)
     assert row.failed is None
     assert row.step_ns > 0 and row.cpu_ns is not None  # counted in ticks of 10 ms, of which short steps have none
     assert row.measured is not None and row.predicted is not None
     assert row.predicted.low_frac <= row.predicted.value_frac <= row.predicted.high_frac
-    assert proof.proved(replace(case, steps=SHORT), alternations=1, afresh=False) == row
+    assert proof.proved(replace(case, steps=SHORT, recorded=SHORT), alternations=1, afresh=False) == row
 
 
 def test_a_draw_is_of_all_cases_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_a_port_in_use_ends_it_with_that_line(env: Any) -> None:
 
 
 def test_beyond_loopback_without_a_token_ends_it_with_that_line(env: Any, port: int) -> None:
-    result = tightship(env.environ, "up", "--host", "0.0.0.0", "--port", str(port))
+    result = tightship(env.environ, "up", "--host", "0.0.0.0", "--port", str(port), "--no-worker")
     assert result.returncode == 2
     assert "tightship token create" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
