@@ -115,6 +115,7 @@ def test_a_request_that_waits_for_the_database_does_not_delay_its_end(make_platf
     port = free_port()
     with Running(env.environ, "server", "--port", str(port)) as server:
         server.hear("Serving")
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}"), "the server to answer")
         engine = create_engine(env.database_url)
         with engine.connect() as holder:
             holder.exec_driver_sql("BEGIN IMMEDIATE")
