@@ -28,6 +28,7 @@ from sqlalchemy.exc import IntegrityError
 from tightship_platform import validation
 from tightship_platform.database.models import Audit, Token
 from tightship_platform.database.reporters import Reporter
+from tightship_platform.database.teams import see_team
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from tightship_platform.results import token as results
 from tightship_platform.units import NS_PER_S, now_ns, plural
@@ -79,6 +80,7 @@ _caller: ContextVar[Caller | None] = ContextVar("tightship_caller", default=None
 def set_caller(caller: Caller | None) -> None:
     """Remember who makes the request that this context (task, thread-pool call) works on."""
     _caller.set(caller)
+    see_team(None if caller is None or Scope.ADMIN in caller.scopes else caller.team)
 
 
 def current_caller() -> Caller | None:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database.engine import CONNECTIONS, Database
 from tightship_platform.database.models import Capture, Host, SecondPass, Trace
+from tightship_platform.database.teams import see_team
 from tightship_platform.processes.metrics import Figure
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import queue_lengths
@@ -44,6 +45,7 @@ class Figures:
 
     def _of_database(self) -> Iterator[Figure]:
         try:
+            see_team(None)  # they are kept for the next caller
             with self._database.session() as session:
                 found = list(_counted(session))
         except (DBAPIError, PoolTimeout):

@@ -20,6 +20,7 @@ from tightship_platform.api.bodies import read_body
 from tightship_platform.api.errors import fault_line
 from tightship_platform.api.gate import PUBLIC
 from tightship_platform.client import API
+from tightship_platform.database.teams import see_team
 from tightship_platform.errors import Forbidden, Invalid
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.vocabulary import Scope
@@ -27,6 +28,8 @@ from tightship_platform.wire import Refusal
 
 JSON_MAX_BYTES = 16 * 1024**2
 """Largest JSON body; a batch of a minute of a host with eight devices has well under one MiB."""
+_OF_ALL_TEAMS = (Scope.INGEST, Scope.ENROL)
+"""What is sent may be about a run of another team, which is refused for that."""
 _DEPTH_MAX = 32
 _INT_LIMIT = 2**63
 _LATER = 256 * 1024
@@ -84,6 +87,8 @@ class ScopedRoute(APIRoute):
                     caller, refusals = current_caller(), request.app.state.refusals
                     await run_in_threadpool(refusals.note, "scope", caller.name if caller else "", request)
                     raise
+            if scope in _OF_ALL_TEAMS:
+                see_team(None)
             checked = _CheckedRequest(request.scope, request.receive)
             checked.state.refused_rows = RefusedRows()
             if quick is not None and len(body := await checked.body()) <= _LATER:

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tightship_platform.database import schema
 from tightship_platform.database.partitions import make_partitions
+from tightship_platform.database.teams import filter_by_team
 from tightship_platform.database.time_limits import TimeLimits, connect, for_maintenance, for_probes, for_requests
 from tightship_platform.errors import DatabaseUnreachable, Invalid
 from tightship_platform.settings import Settings
@@ -54,6 +55,7 @@ class Database:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._sessions = sessionmaker(engine, expire_on_commit=False)
+        filter_by_team(self._sessions)
 
     @property
     def dialect(self) -> str:

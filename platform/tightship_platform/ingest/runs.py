@@ -27,6 +27,8 @@ LOST_AFTER_NS = 120 * NS_PER_S
 """A run that nothing was heard of for this long, and that has no end record, is lost."""
 UNKNOWN_WORKFLOW = "unknown"
 """Holds runs that an agent saw and no launcher announced yet."""
+NO_TEAM = "no team"
+"""In place of a team, before the name of a workflow that a team has already."""
 SOURCE_LAUNCH = "launch"
 SOURCE_AGENT = "agent"
 MAX_LABELS = 64
@@ -64,6 +66,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     add_missing(session, Run, [values])
     run = lock_run(session, record.run)
     bind_run(run, record, reporter)
+    workflow = _workflow_of(session, record.workflow, run.team, run.id)
     run.workflow_id = workflow.id
     run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source
     if run.state == RunState.RUNNING:
@@ -73,7 +76,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
     run.last_seen_ns = max(run.last_seen_ns, record.start_ns, record.end_ns or 0)
-    _take_ownership(session, workflow, record)
+    _take_ownership(session, workflow, record, run.team)
     if record.end_ns is not None and run.end_ns is None:
         _end(session, run, record.end_ns, record, now)
         if not is_removed(session, run):
@@ -104,7 +107,7 @@ def runs_by_key(
     known = set(session.scalars(select(Run.key).where(Run.key.in_(first_seen))))
     missing = sorted(set(first_seen) - known)
     if missing:
-        workflow = _workflow(session, UNKNOWN_WORKFLOW)
+        workflow = _workflow_of(session, UNKNOWN_WORKFLOW, team)
         reason = f"seen by the agent on {host}; its launcher has not reported yet"
         rows: list[Row] = [
             {
@@ -211,9 +214,28 @@ def _workflow(session: Session, name: str) -> Workflow:
     return workflow
 
 
-def _take_ownership(session: Session, workflow: Workflow, record: RunRecord) -> None:
-    """Team and owner are those of the newest run that names them; an old record that comes late changes nothing."""
-    team = validation.optional_name("Team", record.team)
+def _workflow_of(session: Session, name: str, team: str | None, run_id: int | None = None) -> Workflow:
+    """The team's workflow of this name; `team/name` where that is another's, as no workflow holds runs of two teams.
+
+    :param run_id: a run that is to go there, wherever it is now.
+    """
+    workflow = _workflow(session, name)
+    others = select(Run.team).where(Run.workflow_id == workflow.id, Run.id.is_distinct_from(run_id)).limit(1)
+    found = session.execute(others).one_or_none()
+    if found is None:  # the first run: of two at once, one is
+        session.execute(update(Workflow).where(Workflow.id == workflow.id).values(name=Workflow.name))
+        found = session.execute(others).one_or_none()
+    if found is None or found.team == team:
+        return workflow
+    return _workflow_of(session, validation.name("Workflow", f"{team or NO_TEAM}/{name}"), team, run_id)
+
+
+def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bound: str | None) -> None:
+    """Team and owner are those of the newest run that names them; an old record that comes late changes nothing.
+
+    :param bound: the team of the token that reported the run, which goes before what its record says.
+    """
+    team = bound or validation.optional_name("Team", record.team)
     owner = validation.optional_name("Owner", record.owner)
     if team is None and owner is None:
         return
