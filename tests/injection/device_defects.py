@@ -255,6 +255,25 @@ def decoded(block: Block, base: Base) -> int:
     return (count - 1) * (each - LEAD_NS) // 2
 
 
+def singly(block: Block, base: Base) -> int:
+    """One image after the other through the same module, each copied for it."""
+    count = block.rng.randrange(3, 6)
+    each, size = block.length_ns // count, block.rng.randrange(1 << 20, 16 << 20)
+    image = [1, 3, block.rng.randrange(64, 512), block.rng.randrange(64, 512)]
+    copy = each // 10
+    for at in range(count):
+        begin = at * each
+        link = block.call("cudaMemcpyAsync", begin, begin + US)
+        block.on_device(begin + LEAD_NS, begin + copy, link, "Memcpy HtoD (Pinned -> Device)", bytes=size, **MEMCPY)
+        block.op(
+            "aten::conv2d", begin + US + 100, begin + US + 200, dims=[image, [8, 3, 3, 3]], types=["float", "float"]
+        )
+        block.launched("aten::encode", begin + copy, begin + each, "encoder_kernel", at_ns=begin + 2 * US)
+        block.frame("nn.Module: Encoder_0", begin + US, begin + 2 * US + HOST_NS)
+    block.wait()
+    return (count - 1) * (each - copy - LEAD_NS)
+
+
 def dispatched(block: Block, base: Base) -> int:
     """Kernels of 3 to 6 µs, each launched only when the one before has been done for some time."""
     each, busy = block.rng.randrange(18, 34) * US, block.rng.randrange(3, 7) * US

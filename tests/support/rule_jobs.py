@@ -239,6 +239,17 @@ def decoding(job: GpuJob, bad: bool) -> None:
     job.host(name, begun, job.now_ns, category="user_annotation")
 
 
+def one_by_one(job: GpuJob, bad: bool) -> None:
+    """Four images, one after the other or in one batch."""
+    for _ in range(4 if bad else 1):
+        images = 1 if bad else 4
+        job.kernel_of(50 * US, "Memcpy HtoD (Pinned -> Device)", category="gpu_memcpy", bytes=images * 6 << 20)
+        begun = job.now_ns
+        job.op("aten::conv2d", dims=[[images, 3, 1008, 1008], [1024, 3, 14, 14]], types=HALF)
+        work(job, 1)
+        job.frame_of("nn.Module: Encoder_0", begun)
+
+
 def exposed(job: GpuJob, bad: bool) -> None:
     """The gradients are sent after the backward pass, or beside it."""
     if bad:
@@ -336,6 +347,7 @@ JOBS: dict[str, Job] = {
     "low-grid": small_grids,
     "slow-kernel": slow_attention,
     "small-decode-batch": decoding,
+    "batches-of-one": one_by_one,
     "exposed-communication": exposed,
     "tiny-collectives": tiny,
     "low-bus-bandwidth": slow_link,
@@ -364,6 +376,7 @@ EXPECTED_NS: dict[str, int] = {
     "low-grid": round(4 * 400 * US * (1 - 8 / 108)),
     "slow-kernel": 4 * MS - round(4 * 8 * 16 * 2048**2 * 64 / (271.2e12 / 2) * 1e9),
     "small-decode-batch": 5 * GEMM[0] // 2,
+    "batches-of-one": 3 * GEMM[0],
     "exposed-communication": 900 * US,
     "tiny-collectives": 39 * (30 + 6) * US,  # each is issued only when the one before is done: 6 µs of the host
     "gloo-on-gpu": 300 * US,

@@ -31,6 +31,7 @@ from tightship_analyzers.rules.host import (
     synchronous_scalar_read,
 )
 from tightship_analyzers.rules.kernels import (
+    batches_of_one,
     conv_bias_before_batch_norm,
     fp32_gemm,
     launch_bound,
@@ -91,6 +92,7 @@ GROUPS: dict[str, tuple[AnyRule, ...]] = {
         low_grid.RULE,
         slow_kernel.RULE,
         small_decode_batch.RULE,
+        batches_of_one.RULE,
     ),
     "Ranks wait for each other": (
         exposed_communication.RULE,
