@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import delete, func, or_, select, union, update
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.facts.run.held_idle import held_idle
@@ -13,6 +13,7 @@ from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.history import read_history, read_phases
 from tightship_analyzers.fleet.trouble import not_troubled
 from tightship_platform.database.models import Run, RunAccount, Trace
+from tightship_platform.database.models.runs import UNSETTLED
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState, SavingUnit
 
@@ -23,6 +24,8 @@ LIVE_PARTS = 100
 large, and its account hardly moves within an hour."""
 LATE_NS = 3600 * NS_PER_S
 """Records of a run may arrive this long after its end (a spool that catches up) and still be accounted for."""
+LATELY_NS = 30 * 86_400 * NS_PER_S
+"""A trace was analyzed no longer ago than this if its run is still to be accounted for because of it."""
 LATE_PARTS = 4
 """After the end: again when the account is older than this part of the time since the end."""
 
@@ -34,10 +37,14 @@ def due_runs(session: Session, *, now: int | None = None) -> list[int]:
     life_end = func.coalesce(Run.end_ns, Run.last_seen_ns)
     lag = now - Run.accounted_ns
     is_running = Run.state == RunState.RUNNING.value
+    # By indexes; what follows says which of them.
+    late_traces = select(Trace.run_id).where(Trace.analyzed_ns >= now - LATELY_NS)
+    candidates = union(select(Run.id).where(UNSETTLED), late_traces)
     rows = session.scalars(
         select(Run.id)
         .where(
             not_troubled(now),
+            Run.id.in_(candidates),
             or_(
                 Run.accounted_ns.is_(None),
                 newest_trace > Run.accounted_ns,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.analysis.engine import apply_rules, failures
@@ -14,6 +14,7 @@ from tightship_analyzers.fleet.history import read_account, read_history, read_m
 from tightship_analyzers.fleet.trouble import not_troubled
 from tightship_analyzers.rules.catalogue import RUN_RULES
 from tightship_platform.database.models import Run
+from tightship_platform.database.models.runs import UNJUDGED
 from tightship_platform.units import now_ns
 
 RULE_IDS = tuple(rule.id for rule in RUN_RULES)
@@ -22,15 +23,7 @@ RULE_IDS = tuple(rule.id for rule in RUN_RULES)
 def due_runs(session: Session, *, now: int | None = None) -> list[int]:
     """Runs whose account is newer than what the rules on samples last looked at."""
     now = now_ns() if now is None else now
-    found = (
-        select(Run.id)
-        .where(
-            not_troubled(now),
-            Run.accounted_ns.is_not(None),
-            or_(Run.judged_ns.is_(None), Run.judged_ns < Run.accounted_ns),
-        )
-        .order_by(Run.id)
-    )
+    found = select(Run.id).where(not_troubled(now), UNJUDGED).order_by(Run.id)
     return list(session.scalars(found))
 
 

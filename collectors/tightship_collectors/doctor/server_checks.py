@@ -157,7 +157,7 @@ def _token(settings: Settings, http: httpx.Client) -> Check:
 
 
 def _agent(settings: Settings, http: httpx.Client) -> Check:
-    answer = http.get("/hosts")
+    answer = http.get("/hosts", params={"host": settings.host_name})
     if not answer.is_success:
         return _agent_by_liveness(settings)
     host = next((h for h in decode(list[Host], answer.json(), "hosts") if h.host == settings.host_name), None)

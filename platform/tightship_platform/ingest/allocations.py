@@ -13,24 +13,33 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from tightship_platform.database.models import Allocation, Device, Run
+from tightship_platform.database.models import Allocation, Device, Rollup, Run
+from tightship_platform.samples import dirty_hours, rollups
+from tightship_platform.samples.retention import removed_days
 from tightship_platform.vocabulary import DeviceKind
 from tightship_platform.wire import AllocationRecord, LiveRun
 
+Held = Mapping[int, int | None]
+"""Start of each interval → its end; null: there is none yet."""
 Rows = defaultdict[tuple[int, int], list[Allocation]]
 
 
 def apply_allocations(
-    session: Session, runs: Mapping[str, Run], device_ids: Mapping[str, int], records: Sequence[AllocationRecord]
+    session: Session,
+    runs: Mapping[str, Run],
+    device_ids: Mapping[str, int],
+    records: Sequence[AllocationRecord],
+    now: int,
 ) -> None:
     """Apply checked records; the runs are locked. See [Note: allocations]."""
     rows = _rows(session, [runs[key].id for key in {record.run for record in records}])
     for record in records:
         run = runs[record.run]
         held = rows[run.id, device_ids[record.device]]
+        before = {row.start_ns: row.end_ns for row in held}
         same = next((row for row in held if row.start_ns == record.start_ns), None)
         if same is None:
             same = _open(run, device_ids[record.device], record.start_ns, held)
@@ -41,11 +50,12 @@ def apply_allocations(
                 held.remove(row)
                 session.delete(row)
         _part(held)
+        _note_change(session, run, device_ids[record.device], before, {row.start_ns: row.end_ns for row in held}, now)
     session.flush()
 
 
 def hold_now(
-    session: Session, alive: Sequence[tuple[Run, LiveRun]], device_ids: Mapping[str, int], time_ns: int
+    session: Session, alive: Sequence[tuple[Run, LiveRun]], device_ids: Mapping[str, int], time_ns: int, now: int
 ) -> None:
     """Open what a heartbeat shows to be held and no row covers; the runs are locked.
 
@@ -64,16 +74,37 @@ def hold_now(
                 continue
             is_first = device_id in processors and live.since_ns and not held
             opened.append(_open(run, device_id, live.since_ns if is_first else time_ns, held))
+            _note_change(session, run, device_id, {}, {opened[-1].start_ns: opened[-1].end_ns}, now)
     if opened:  # in one statement, not one for each
         columns = ("run_id", "device_id", "start_ns", "end_ns")
         session.execute(insert(Allocation), [{name: getattr(row, name) for name in columns} for row in opened])
 
 
-def close_allocations(session: Session, run: Run) -> None:
+def close_allocations(session: Session, run: Run, now: int) -> None:
     """The run has ended: so have its allocations."""
-    for held in _rows(session, [run.id]).values():
+    for (_, device_id), held in _rows(session, [run.id]).items():
+        before = {row.start_ns: row.end_ns for row in held}
         for row in held:
             row.end_ns = _clip(run, row.start_ns, row.end_ns)
+        _note_change(session, run, device_id, before, {row.start_ns: row.end_ns for row in held}, now)
+
+
+def _note_change(session: Session, run: Run, device_id: int, before: Held, after: Held, now: int) -> None:
+    """Mark the hours that are rolled up already and in which the run holds the device now, or does not any more."""
+    changed = []
+    for start_ns in before.keys() | after.keys():
+        old, new = _end_of(before, start_ns, now), _end_of(after, start_ns, now)
+        if old != new and min(old, new) < now - rollups.FRESH_NS:
+            changed.append((min(old, new), max(old, new)))
+    if not changed:
+        return
+    hours = {hour for since_ns, until_ns in changed for hour in dirty_hours.hours_of(since_ns, until_ns)}
+    if removed_days(session, min(hours), now):
+        return  # what was rolled up of them is all that is left
+    of_run = Rollup.run_id == run.id, Rollup.device_id == device_id, Rollup.time_ns >= min(hours)
+    # Of an hour in which it holds the device no more, nothing would be made again.
+    session.execute(delete(Rollup).where(*of_run).execution_options(synchronize_session=False))
+    dirty_hours.mark(session, {(device_id, hour) for hour in range(min(hours), now, dirty_hours.HOUR_NS)})
 
 
 def _rows(session: Session, run_ids: Sequence[int]) -> Rows:
@@ -101,3 +132,9 @@ def _clip(run: Run, start_ns: int, end_ns: int | None) -> int | None:
     if run.end_ns is None:
         return end_ns
     return max(start_ns, run.end_ns if end_ns is None else min(end_ns, run.end_ns))
+
+
+def _end_of(held: Held, start_ns: int, now: int) -> int:
+    """The end of the interval that starts then: now where it has none yet, its start where there is no such one."""
+    end_ns = held.get(start_ns, start_ns)
+    return now if end_ns is None else end_ns

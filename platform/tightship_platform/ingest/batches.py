@@ -21,7 +21,7 @@ from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen
 from tightship_platform.ingest.steps import count_steps, put_steps
-from tightship_platform.samples import rollups
+from tightship_platform.samples import dirty_hours, rollups
 from tightship_platform.samples.retention import (
     DAY_NS,
     day_of,
@@ -92,7 +92,7 @@ def apply_batch(
     steps = [step for step in steps if not is_of_another(runs[step.run], batch.host, refused)]
     allocations = [held for held in allocations if not is_of_another(runs[held.run], batch.host, refused)]
     runs = {key: run for key, run in runs.items() if run.host_name == batch.host}
-    apply_allocations(session, runs, device_ids, allocations)
+    apply_allocations(session, runs, device_ids, allocations, now)
 
     for row in host_samples:
         row["host_id"] = host_id
@@ -117,7 +117,7 @@ def apply_batch(
             run.accounted_ns = None
     count_steps(session, [runs[key] for key in stepped if runs[key].end_ns is not None or runs[key].steps is None])
     session.flush()
-    _roll_up_late(session, samples, now)
+    _mark_late(session, samples, now)
     if tell is not None and not refused.count:
         tell(_known(batch, host_id, device_ids, runs, unknown))
     return BatchReceived(
@@ -233,14 +233,7 @@ def _known(
     )
 
 
-def _roll_up_late(session: Session, samples: list[Row], now: int) -> None:
-    """Samples older than what `roll_up` looks at again are rolled up as they come."""
-    late: dict[int, list[Row]] = {}
-    for row in samples:
-        if row["time_ns"] < now - rollups.LATE_NS:
-            late.setdefault(day_of(row["time_ns"]), []).append(row)
-    # Day by day: what lies between two days may have been removed.
-    for rows in late.values():
-        times = [row["time_ns"] for row in rows]
-        devices = sorted({row["device_id"] for row in rows})
-        rollups.roll_up_range(session, min(times), max(times) + 1, device_ids=devices)
+def _mark_late(session: Session, samples: list[Row], now: int) -> None:
+    """Samples that `roll_up` does not look at any more."""
+    late = (row for row in samples if row["time_ns"] < now - rollups.FRESH_NS)
+    dirty_hours.mark(session, {(row["device_id"], row["time_ns"] - row["time_ns"] % rollups.HOUR_NS) for row in late})

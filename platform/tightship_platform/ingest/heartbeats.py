@@ -62,7 +62,7 @@ def apply_heartbeat(
         seen(run, now)
         revive(run, now)
         _note_ranks(run, live, beat.host)
-    hold_now(session, alive, device_ids, beat.time_ns)
+    hold_now(session, alive, device_ids, beat.time_ns, now)
     session.flush()
     if tell is not None:
         # What had to be made fit for one line is made so each time.

@@ -178,7 +178,7 @@ def _end(session: Session, run: Run, end_ns: int, record: RunRecord, now: int) -
         run.error = validation.line(record.error or "", ERROR_MAX) or None
         run.oom_kills = record.oom_kills
     run.reason = _why_failed(run)
-    close_allocations(session, run)
+    close_allocations(session, run, now)
     session.flush()
     count_steps(session, [run])
     session.flush()

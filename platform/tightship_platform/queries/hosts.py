@@ -9,21 +9,39 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from tightship_platform.database import models
-from tightship_platform.queries.runs import find_run
+from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.codec import decode
 from tightship_platform.results.host import Host, HostDevice, Machine
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.wire import SourceState
 
+HOSTS_AT_ONCE = 200
+"""Hosts of a page, where nothing else is asked for."""
 ALIVE_NS = 30 * NS_PER_S
 """A host that was heard of within this time is alive: several heartbeats."""
 
 
-def list_hosts(session: Session, *, now: int | None = None) -> list[Host]:
-    """All hosts by name."""
+def list_hosts(
+    session: Session,
+    *,
+    host: str | None = None,
+    after: str | None = None,
+    limit: int = HOSTS_AT_ONCE,
+    now: int | None = None,
+) -> list[Host]:
+    """Hosts by name.
+
+    :param host: only the one of this name.
+    :param after: those that come after this name: the last one of the page before.
+    :raises Invalid: a limit out of range.
+    """
     now = now_ns() if now is None else now
-    hosts = session.scalars(select(models.Host).options(selectinload(models.Host.devices)).order_by(models.Host.name))
-    return [_host(host, now) for host in hosts]
+    wanted = select(models.Host).options(selectinload(models.Host.devices)).order_by(models.Host.name)
+    if host is not None:
+        wanted = wanted.where(models.Host.name == host)
+    if after is not None:
+        wanted = wanted.where(models.Host.name > after)
+    return [_host(found, now) for found in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
 def machine_of(session: Session, run: str) -> Machine | None:

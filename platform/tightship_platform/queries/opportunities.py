@@ -7,16 +7,18 @@ from sqlalchemy.orm import Session, joinedload
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
 from tightship_platform.results.opportunity import Opportunity
 
 
-def list_opportunities(session: Session) -> list[Opportunity]:
-    """All opportunities in the order in which they were ranked."""
+def list_opportunities(session: Session, *, limit: int = MAX_LIMIT) -> list[Opportunity]:
+    """Opportunities in the order in which they were ranked.
+
+    :raises Invalid: a limit out of range.
+    """
     wanted = select(models.Opportunity).options(joinedload(models.Opportunity.workflow))
-    return [
-        _opportunity(row)
-        for row in session.scalars(wanted.order_by(models.Opportunity.position, models.Opportunity.id))
-    ]
+    wanted = wanted.order_by(models.Opportunity.position, models.Opportunity.id).limit(checked_limit(limit))
+    return [_opportunity(row) for row in session.scalars(wanted)]
 
 
 def get_opportunity(session: Session, opportunity_id: int) -> Opportunity:

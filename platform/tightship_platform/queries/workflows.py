@@ -7,13 +7,17 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
 from tightship_platform.results.workflow import CaptureSchedule, Workflow
 from tightship_platform.vocabulary import RunState
 from tightship_platform.wire import CaptureParams
 
 
-def list_workflows(session: Session) -> list[Workflow]:
-    """All workflows, the one that started last first."""
+def list_workflows(session: Session, *, limit: int = MAX_LIMIT) -> list[Workflow]:
+    """Workflows, the one that started last first.
+
+    :raises Invalid: a limit out of range.
+    """
     live = func.sum(case((models.Run.state == RunState.RUNNING.value, 1), else_=0))
     counts = (
         select(
@@ -42,7 +46,7 @@ def list_workflows(session: Session) -> list[Workflow]:
             last_start_ns=last,
             schedule=None if schedule is None or not schedule.enabled else public_schedule(schedule),
         )
-        for workflow, runs, live_runs, last, schedule in session.execute(wanted)
+        for workflow, runs, live_runs, last, schedule in session.execute(wanted.limit(checked_limit(limit)))
     ]
 
 

@@ -1,7 +1,10 @@
 """Means of a run's samples per minute and per hour, for charts and judgements over long times.
 
-Rolling up again gives the same rows: `roll_up` replaces the last two hours every time, ingest replaces what samples
-that come later than that touch. Hours are made of minutes, weighted by their samples.
+[Note: each minute about twice]
+`roll_up` makes the rows of what came since it was called the last time, and a little of what came before: samples
+arrive FRESH_NS late at most, and are committed MARGIN_NS after that. What comes later, or changes which run a device
+was held by, is marked by ingest (`dirty_hours`) and made again, hour by hour of each device. Rolling up again gives the
+same rows. Hours are made of minutes, weighted by their samples; the hour that has not ended, every five minutes.
 """
 
 from __future__ import annotations
@@ -27,17 +30,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from tightship_platform.database.models import Allocation, Rollup, Run, Sample
+from tightship_platform.database.models import Allocation, RemovedDay, RolledUp, Rollup, Run, Sample
+from tightship_platform.samples import dirty_hours
 from tightship_platform.units import NS_PER_S, now_ns
 
 MINUTE_NS = 60 * NS_PER_S
 HOUR_NS = 3600 * NS_PER_S
 WINDOW_NS = 2 * HOUR_NS
-"""`roll_up` makes the rows of this time again."""
-LATE_NS = WINDOW_NS - 10 * MINUTE_NS
-"""Samples older than this when they arrive are rolled up by ingest: `roll_up` may not see them any more."""
+"""Most that `roll_up` makes at one go; it begins that long ago."""
 FRESH_NS = 60 * NS_PER_S
 """Samples are this old at most when they arrive, unless their host was cut off or its clock is wrong."""
+MARGIN_NS = 60 * NS_PER_S
+SLOT_NS = 5 * MINUTE_NS
+DIRTY_AT_ONCE = 400
+"""Marked hours of devices that one transaction makes again."""
 METRICS = (
     "util_frac",
     "sm_active_frac",
@@ -60,23 +66,68 @@ _HOUR: ColumnElement[int] = literal_column(str(HOUR_NS), BigInteger)
 
 
 def roll_up(session: Session, *, now: int | None = None) -> int:
-    """Make the rollups of the last two hours again; returns the number of minute rows."""
+    """Roll up what came since the last time, WINDOW_NS at most; returns the number of minute rows made."""
     now = now_ns() if now is None else now
-    return roll_up_range(session, now - WINDOW_NS, now)
+    _lock(session)
+    reached = session.get(RolledUp, 1)
+    if reached is None:
+        reached = RolledUp(id=1, minutes_ns=now - WINDOW_NS, hours_ns=now - WINDOW_NS)
+        session.add(reached)
+        since_ns = hours_ns = now - WINDOW_NS
+    else:
+        # A clock that was ahead has left times to come.
+        since_ns = min(reached.minutes_ns, now) - FRESH_NS - MARGIN_NS
+        hours_ns = min(reached.hours_ns, now) - FRESH_NS - MARGIN_NS
+    until_ns = min(now, since_ns + WINDOW_NS)
+    rows = _make_minutes(session, since_ns, until_ns, None)
+    if until_ns // SLOT_NS != reached.hours_ns // SLOT_NS:
+        _make_hours(session, hours_ns, until_ns, None)
+        reached.hours_ns = until_ns
+    reached.minutes_ns = until_ns
+    session.flush()
+    return rows
+
+
+def roll_up_dirty(session: Session) -> int:
+    """Make some marked hours again, the newest first, all of the same hour; returns how many."""
+    _lock(session)
+    marks = dirty_hours.some(session, DIRTY_AT_ONCE)
+    if not marks:
+        return 0
+    hour_ns = marks[0].hour_ns
+    day = select(RemovedDay.day_ns).where(RemovedDay.day_ns <= hour_ns, RemovedDay.day_ns > hour_ns - 24 * HOUR_NS)
+    # Of a day that is gone, the rollups are what is left.
+    if session.scalar(day) is None:
+        devices = sorted({one.device_id for one in marks})
+        roll_up_range(session, hour_ns, hour_ns + HOUR_NS, device_ids=devices)
+    dirty_hours.unmark(session, marks)
+    return len(marks)
+
+
+def _lock(session: Session) -> None:
+    """Two at once would insert the same rows."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
 
 
 def roll_up_range(session: Session, since_ns: int, until_ns: int, *, device_ids: Sequence[int] | None = None) -> int:
     """Make the rollups again for every minute and hour that touches [since_ns, until_ns), of all or some devices."""
-    if session.get_bind().dialect.name == "postgresql":
-        # Two at once would insert the same rows.
-        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+    _lock(session)
+    rows = _make_minutes(session, since_ns, until_ns, device_ids)
+    _make_hours(session, since_ns, until_ns, device_ids)
+    return rows
+
+
+def _make_minutes(session: Session, since_ns: int, until_ns: int, device_ids: Sequence[int] | None) -> int:
+    first, last = since_ns - since_ns % MINUTE_NS, until_ns + -until_ns % MINUTE_NS
+    _clear(session, MINUTE_NS, first, last, device_ids)
+    return _insert_minutes(session, first, last, device_ids)
+
+
+def _make_hours(session: Session, since_ns: int, until_ns: int, device_ids: Sequence[int] | None) -> None:
     first, last = since_ns - since_ns % HOUR_NS, until_ns + -until_ns % HOUR_NS
-    minute_first, minute_last = since_ns - since_ns % MINUTE_NS, until_ns + -until_ns % MINUTE_NS
-    _clear(session, MINUTE_NS, minute_first, minute_last, device_ids)
-    rows = _insert_minutes(session, minute_first, minute_last, device_ids)
     _clear(session, HOUR_NS, first, last, device_ids)
     _insert_hours(session, first, last, device_ids)
-    return rows
 
 
 def _clear(session: Session, width_ns: int, first: int, last: int, device_ids: Sequence[int] | None) -> None:

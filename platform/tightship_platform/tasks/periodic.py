@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from celery import shared_task
@@ -21,6 +22,8 @@ from tightship_platform.units import format_bytes, plural
 
 log = logging.getLogger(__name__)
 
+ROLL_UP_S = 20.0
+"""No more marked hours are begun after this time; the task comes again."""
 clock = SteadyClock()
 """Of this process."""
 
@@ -70,8 +73,13 @@ def close_lost_runs() -> None:
 @_periodic
 def roll_up() -> None:
     """Bring the means over minutes and hours up to date."""
-    with process_database().session() as session:
+    database, deadline_s = process_database(), time.monotonic() + ROLL_UP_S
+    with database.session() as session:
         rollups.roll_up(session)
+    made = 1
+    while made and time.monotonic() < deadline_s:
+        with database.session() as session:
+            made = rollups.roll_up_dirty(session)
 
 
 @_periodic

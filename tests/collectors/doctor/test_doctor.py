@@ -242,7 +242,7 @@ class Stranger:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                answer = encode((paths or {}).get(self.path.removeprefix("/api/v1"), body))
+                answer = encode((paths or {}).get(self.path.removeprefix("/api/v1").partition("?")[0], body))
                 self.send_response_only(status)
                 if date is not None:
                     self.send_header("date", formatdate(date, usegmt=True))

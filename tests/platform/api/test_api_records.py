@@ -216,6 +216,21 @@ def test_whatever_is_asked_the_answer_is_json_and_one_line(
         refused(answer, status)
 
 
+def test_hosts_come_in_pages(http: httpx.Client) -> None:
+    for number in range(7):
+        ok(http.post("/hosts/heartbeat", json=heartbeat() | {"host": f"n{number}", "runs": []}))
+    names, after = [], None
+    while page := ok(http.get("/hosts", params={"limit": 3} | ({"after": after} if after else {}))):
+        assert len(page) <= 3
+        names += [host["host"] for host in page]
+        after = names[-1]
+    assert names == [f"n{number}" for number in range(7)]
+    assert [host["host"] for host in ok(http.get("/hosts", params={"host": "n4"}))] == ["n4"]
+    assert ok(http.get("/hosts", params={"host": "none"})) == []
+    for path in ("/hosts", "/workflows", "/opportunities"):
+        refused(http.get(path, params={"limit": 0}), 422, "limit")
+
+
 def test_a_defect_is_one_line_and_its_traceback_stays_in_the_log(
     served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,7 +253,7 @@ def test_a_number_that_the_database_cannot_work_with_is_no_reason_to_try_again(
 ) -> None:
     """The error is the database's own; whichever it is, the same request gives it again."""
     sums = "SELECT CAST(sum(x) AS BIGINT) FROM (SELECT 9223372036854775807 AS x UNION ALL SELECT 1) AS numbers"
-    monkeypatch.setattr("tightship_platform.queries.hosts.list_hosts", lambda session: session.execute(text(sums)))
+    monkeypatch.setattr("tightship_platform.queries.hosts.list_hosts", lambda session, **_: session.execute(text(sums)))
     refused(http.get("/hosts"), 422, "cannot work with a value")
 
 

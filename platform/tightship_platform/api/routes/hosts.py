@@ -150,7 +150,10 @@ def enrol(body: EnrolRequest, database: Db) -> Answer:
 
 
 @router.get("/hosts", dependencies=[needs(Scope.READ)], response_model=list[Host])
-def list_hosts(database: Db) -> Answer:
-    """All hosts with their devices and the state of their sources."""
+def list_hosts(
+    database: Db, host: str | None = None, after: str | None = None, limit: int = hosts.HOSTS_AT_ONCE
+) -> Answer:
+    """Hosts by name, with their devices and the state of their sources: the one called `host`, or those after
+    `after`, the last name of the page before."""
     with database.session() as session:
-        return Answer(hosts.list_hosts(session))
+        return Answer(hosts.list_hosts(session, host=host, after=after, limit=limit))

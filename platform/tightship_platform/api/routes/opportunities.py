@@ -24,10 +24,10 @@ class StateChange:
 
 
 @router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=list[Opportunity])
-def list_opportunities(database: Db) -> Answer:
+def list_opportunities(database: Db, limit: int = 1000) -> Answer:
     """Opportunities, the first in the ranking first."""
     with database.session() as session:
-        return Answer(opportunities.list_opportunities(session))
+        return Answer(opportunities.list_opportunities(session, limit=limit))
 
 
 @router.post("/opportunities/{key}/state", dependencies=[needs(Scope.APPLY)], response_model=Opportunity)

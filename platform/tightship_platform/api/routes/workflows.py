@@ -25,10 +25,10 @@ class Schedule:
 
 
 @router.get("/workflows", dependencies=[needs(Scope.READ)], response_model=list[Workflow])
-def list_workflows(database: Db) -> Answer:
+def list_workflows(database: Db, limit: int = 1000) -> Answer:
     """All workflows with their newest runs and capture schedule."""
     with database.session() as session:
-        return Answer(workflows.list_workflows(session))
+        return Answer(workflows.list_workflows(session, limit=limit))
 
 
 @router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=WorkflowSchedule)

@@ -13,7 +13,16 @@ from tightship_platform.database.models.captures import (
 )
 from tightship_platform.database.models.findings import Action, Finding, Opportunity, Plan, Verification
 from tightship_platform.database.models.inventory import Device, Host
-from tightship_platform.database.models.metrics import HostSample, RemovedDay, Rollup, RunSample, Sample, StepStat
+from tightship_platform.database.models.metrics import (
+    DirtyHour,
+    HostSample,
+    RemovedDay,
+    RolledUp,
+    Rollup,
+    RunSample,
+    Sample,
+    StepStat,
+)
 from tightship_platform.database.models.plan_requests import PlanRequest
 from tightship_platform.database.models.runs import Allocation, Run, RunAccount, Workflow
 
@@ -26,6 +35,7 @@ __all__ = [
     "CaptureAnalysis",
     "CaptureSchedule",
     "Device",
+    "DirtyHour",
     "Finding",
     "Host",
     "HostSample",
@@ -34,6 +44,7 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "RemovedDay",
+    "RolledUp",
     "Rollup",
     "Run",
     "RunAccount",

@@ -77,7 +77,7 @@ class Trace(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_ns: Mapped[ns]
-    analyzed_ns: Mapped[int | None] = mapped_column(BigInteger)
+    analyzed_ns: Mapped[int | None] = mapped_column(BigInteger, index=True)
     removed_ns: Mapped[int | None] = mapped_column(BigInteger)
     """When the file was given up because of its age; null: the store has it."""
     error: Mapped[str | None] = mapped_column(Text)

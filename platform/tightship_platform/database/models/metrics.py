@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tightship_platform.database.models.base import Base, ns
+from tightship_platform.database.models.base import Base, BigId, ns
 
 
 class _DeviceMetrics:
@@ -118,3 +118,24 @@ class Rollup(_DeviceMetrics, Base):
     width_ns: Mapped[ns] = mapped_column(BigInteger, primary_key=True)
     time_ns: Mapped[ns] = mapped_column(BigInteger, primary_key=True)
     samples: Mapped[int] = mapped_column(Integer)
+
+
+class DirtyHour(Base):
+    """An hour of a device whose rollups are out of date: see `samples.dirty_hours`."""
+
+    __tablename__ = "dirty_hour"
+
+    device_id: Mapped[int] = mapped_column(BigId, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True)
+    hour_ns: Mapped[ns] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    marked: Mapped[int] = mapped_column(BigInteger)
+    """How often it was marked."""
+
+
+class RolledUp(Base):
+    """How far the rollups reach: one row, with the id 1."""
+
+    __tablename__ = "rolled_up"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    minutes_ns: Mapped[ns]
+    hours_ns: Mapped[ns]

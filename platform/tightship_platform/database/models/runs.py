@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
+
+# Written out, and used as they are in queries: otherwise a database cannot tell that it may use the index. Neither
+# names a column that a heartbeat changes, which PostgreSQL would have to write to every index of the table then.
+UNSETTLED = text("accounted_ns IS NULL OR end_ns IS NULL OR accounted_ns < end_ns + 3600000000000")
+"""Runs whose account may have to be made again: it was made less than an hour after the end, which may be unknown."""
+UNJUDGED = text("accounted_ns IS NOT NULL AND (judged_ns IS NULL OR judged_ns < accounted_ns)")
+"""Runs whose account is newer than what the rules on samples looked at."""
 
 
 class Workflow(Base):
@@ -26,7 +33,11 @@ class Run(Base):
     """One execution of a workflow."""
 
     __tablename__ = "run"
-    __table_args__ = (Index("ix_run_state_start_ns", "state", "start_ns"),)
+    __table_args__ = (
+        Index("ix_run_state_start_ns", "state", "start_ns"),
+        Index("ix_run_unsettled", "id", postgresql_where=UNSETTLED, sqlite_where=UNSETTLED),
+        Index("ix_run_unjudged", "id", postgresql_where=UNJUDGED, sqlite_where=UNJUDGED),
+    )
 
     id: Mapped[pk]
     key: Mapped[str] = mapped_column(String(40), unique=True)
