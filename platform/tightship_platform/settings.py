@@ -27,6 +27,7 @@ _WHOLE = {
     "keep_days": _DAYS,
     "keep_rollup_days": _DAYS,
     "keep_trace_days": _DAYS,
+    "keep_audit_days": _DAYS,
     "database_statement_s": _SECONDS,
     "database_lock_s": _SECONDS,
     "database_idle_s": _SECONDS,
@@ -84,6 +85,8 @@ class Settings:
     """Days for which means per minute are kept (those per hour stay as long as their run); 0: for ever."""
     keep_trace_days: int = 90
     """Days for which trace files are kept (what was found in them stays); 0: for ever."""
+    keep_audit_days: int = 400
+    """Days for which it is known who did what; 0: for ever."""
     database_statement_s: int = 20
     """Seconds that PostgreSQL may take for a statement of a request; less than the 30 s that clients wait. 0: any."""
     database_lock_s: int = 10

@@ -33,7 +33,8 @@ from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, finding_href, runs_href
 from tightship_platform import captures
-from tightship_platform.api.auth import LOOPBACK, audit, require
+from tightship_platform.api.auth import LOOPBACK, require
+from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import TightshipError
 from tightship_platform.queries.captures import list_captures

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tightship_platform import captures
-from tightship_platform.api.auth import audit, require
+from tightship_platform.api.auth import require
+from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.queries.captures import get_capture
 from tightship_platform.results.capture import Capture

@@ -41,6 +41,7 @@ SUBJECTS = (
     "workflows",
     "fleet",
     "metrics",
+    "audit",
 )
 """Modules of `api.routes`, each with a `router`."""
 

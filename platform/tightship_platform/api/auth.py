@@ -26,7 +26,8 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tightship_platform import validation
-from tightship_platform.database.models import Audit, Token
+from tightship_platform.database.audit import audit
+from tightship_platform.database.models import Token
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.database.teams import see_team
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
@@ -359,8 +360,3 @@ def revoke_token(session: Session, name: str, *, actor: str = "cli") -> None:
     if row.revoked_ns is None:
         row.revoked_ns = now_ns()
         audit(session, actor, "token.revoke", name)
-
-
-def audit(session: Session, actor: str, action: str, target: str, **detail: Any) -> None:
-    """Write down that `actor` did `action` (`<thing>.<verb>`) to `target`, within the caller's transaction."""
-    session.add(Audit(time_ns=now_ns(), actor=actor, action=action, target=target, detail=detail))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select, update
 
 from tightship_platform import validation
-from tightship_platform.api.auth import PREFIX, audit, expiry, hash_token
+from tightship_platform.api.auth import PREFIX, expiry, hash_token
+from tightship_platform.database.audit import audit
 from tightship_platform.database.models import Token
 from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Conflict, Forbidden

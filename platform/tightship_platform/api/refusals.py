@@ -12,7 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.requests import HTTPConnection
 
 from tightship_platform import validation
-from tightship_platform.api.auth import audit
+from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.processes.metrics import METRICS
 

@@ -78,6 +78,7 @@ def adopt_store(yes: bool) -> None:
     settings = load_settings()
     from tightship_platform.captures import artifact_store, store_owner
     from tightship_platform.database import engine
+    from tightship_platform.database.audit import audit
 
     store = artifact_store.open_artifacts(settings)
     with engine.open_database(settings) as opened, _store_in_one_line():
@@ -87,6 +88,8 @@ def adopt_store(yes: bool) -> None:
             click.echo(fault or f"The artifact store {store.shown_url} is this installation's or empty.")
             click.confirm(f"Make it the store of {opened.shown_url}?", abort=True)
         adopted = store_owner.adopt(opened, store)
+        with opened.session() as session:
+            audit(session, "cli", "store.adopt", store.shown_url, installation=adopted)
     click.echo(f"{store.shown_url} belongs to this installation now ({adopted}).")
 
 
@@ -102,6 +105,7 @@ def sweep_traces(yes: bool) -> None:
     settings = load_settings()
     from tightship_platform.captures import artifact_store, files
     from tightship_platform.database import engine
+    from tightship_platform.database.audit import audit
     from tightship_platform.units import format_bytes, plural
 
     store, days = artifact_store.open_artifacts(settings), settings.keep_trace_days
@@ -115,6 +119,8 @@ def sweep_traces(yes: bool) -> None:
         if not yes and (found.files or found.partials):
             click.confirm("Remove them?", abort=True)
         removed = files.remove(opened, store, found, keep_days=days)
+        with opened.session() as session:
+            audit(session, "cli", "traces.remove", plural(removed.files, "file"), traces=removed.traces)
     click.echo(f"Removed {plural(removed.files, 'file')} ({format_bytes(removed.size_bytes)}).")
 
 

@@ -12,6 +12,7 @@ from tightship_platform import captures, ingest
 from tightship_platform.captures import files
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database import partitions
+from tightship_platform.database.audit import audit, remove_old_entries
 from tightship_platform.database.per_process import process_database
 from tightship_platform.processes.steady_clock import SteadyClock
 from tightship_platform.samples import retention, rollups
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 ROLL_UP_S = 20.0
 """No more marked hours are begun after this time; the task comes again."""
+RETENTION = "retention"
+"""Who removes what is old, in the audit."""
+
 clock = SteadyClock()
 """Of this process."""
 
@@ -103,6 +107,12 @@ def remove_old_records() -> None:
             plural(days, "day"),
             run,
         )
+    with database.session() as session:
+        if removed.days:
+            audit(session, RETENTION, "samples.remove", plural(removed.days, "day"), keep_days=settings.keep_days)
+        entries = remove_old_entries(session, settings.keep_audit_days)
+    if entries:
+        log.info("%s of the audit were removed", plural(entries, "entry", "entries"))
     runs = retention.remove_minutes(database, keep_days=settings.keep_rollup_days)
     if runs:
         log.info("Means per minute of %s were removed", plural(runs, "run"))
@@ -115,6 +125,10 @@ def remove_old_files() -> None:
     with database.session() as session:
         keep_days = retention.days_that_data_show(session, settings.keep_trace_days)
     removed = files.sweep(database, open_artifacts(settings), keep_days=keep_days)
+    if removed.files:
+        with database.session() as session:
+            size = format_bytes(removed.size_bytes)
+            audit(session, RETENTION, "traces.remove", plural(removed.files, "file"), size=size, traces=removed.traces)
     if removed.traces:
         traces = plural(removed.traces, "trace")
         log.info("The files of %s go (TIGHTSHIP_KEEP_TRACE_DAYS=%d)", traces, settings.keep_trace_days)

@@ -128,6 +128,7 @@ def test_every_answer_is_as_documented(
     for path in ("/health", "/live", "/ready"):
         ok(checked.get(path))
     assert ok(checked.get("/store")) == {"fault": None}
+    assert ok(checked.get("/audit"))
     assert document.checked == set(document.operations), "an operation was not looked at"
 
 

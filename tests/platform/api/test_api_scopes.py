@@ -40,6 +40,7 @@ NEEDED = {
     ("POST", "/captures/{key}/analysis"): Scope.CAPTURE,
     ("GET", "/traces/{key}/file"): Scope.READ,
     ("GET", "/store"): Scope.READ,
+    ("GET", "/audit"): Scope.ADMIN,
     ("GET", "/findings"): Scope.READ,
     ("GET", "/findings/{key}"): Scope.READ,
     ("GET", "/opportunities"): Scope.READ,

@@ -9,10 +9,11 @@ from starlette.concurrency import run_in_threadpool
 
 from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
-from tightship_platform.api.auth import LOOPBACK, audit, reporter, require
+from tightship_platform.api.auth import LOOPBACK, reporter, require
 from tightship_platform.api.polls import Polls
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.queries import captures as capture_queries
 from tightship_platform.queries.analysis import get_analysis

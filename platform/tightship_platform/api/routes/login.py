@@ -9,8 +9,11 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from tightship_platform.api.auth import Caller
 from tightship_platform.api.gate import COOKIE
 from tightship_platform.api.headers import content_policy, inline_source
+from tightship_platform.database.audit import audit
+from tightship_platform.database.engine import Database
 from tightship_platform.vocabulary import Scope
 
 router = APIRouter()
@@ -51,12 +54,17 @@ async def log_in(request: Request) -> Response:
     if access.is_open:
         return answer
     caller = await run_in_threadpool(access.recognise, token)
+    reason = _refused(caller)
+    if reason:
+        who = caller.name if caller else ""
+        await run_in_threadpool(request.app.state.refusals.note, reason, who, request)
     if caller is None:
         return _page(target, "This token is unknown or revoked.", 401)
     if caller.expired_ns is not None:
         return _page(target, "This token has expired.", 401)
     if not caller.may(Scope.READ):
         return _page(target, "This token lacks the scope 'read', which the pages need.", 403)
+    await run_in_threadpool(_write_down, request.app.state.database, caller.name, request)
     answer.set_cookie(
         COOKIE,
         token,
@@ -66,6 +74,20 @@ async def log_in(request: Request) -> Response:
         secure="https" in (request.url.scheme, request.app.state.settings.public_url.partition(":")[0]),
     )
     return answer
+
+
+def _refused(caller: Caller | None) -> str:
+    """Why these pages are not shown to the caller; empty: they are."""
+    if caller is None:
+        return "unknown"
+    if caller.expired_ns is not None:
+        return "expired"
+    return "" if caller.may(Scope.READ) else "scope"
+
+
+def _write_down(database: Database, name: str, request: Request) -> None:
+    with database.session() as session:
+        audit(session, name, "session.begin", name, peer=request.client.host if request.client else "unknown")
 
 
 @router.get("/logout", include_in_schema=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tightship_platform.api.auth import audit, require
+from tightship_platform.api.auth import require
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database import models
+from tightship_platform.database.audit import audit
 from tightship_platform.queries import opportunities
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import now_ns

@@ -11,12 +11,13 @@ from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from tightship_platform import captures
-from tightship_platform.api.auth import reporter
+from tightship_platform.api.auth import reporter, require
 from tightship_platform.api.bodies import Stalled
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
+from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TooLarge
 from tightship_platform.queries.captures import find_trace, stored_url
@@ -163,6 +164,8 @@ def get_file(
     size = store.size(url)
     if size is None:
         raise NotFound("stored file", url, "it was deleted, or TIGHTSHIP_ARTIFACTS_URL points elsewhere")
+    with database.session() as session:
+        audit(session, require(Scope.READ).name, "trace.download", str(key), recording=recording)
     which = "-second-pass" if recording > 1 else ""
     headers = {
         "content-length": str(size),

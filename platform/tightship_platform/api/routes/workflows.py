@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tightship_platform import captures
-from tightship_platform.api.auth import audit, require
+from tightship_platform.api.auth import require
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.database.audit import audit
 from tightship_platform.queries import workflows
 from tightship_platform.results.workflow import Workflow, WorkflowSchedule
 from tightship_platform.vocabulary import Scope

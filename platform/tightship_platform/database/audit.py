@@ -1,0 +1,31 @@
+"""The record of who did what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from tightship_platform.database.models import Audit
+from tightship_platform.units import NS_PER_S, now_ns
+
+
+def audit(session: Session, actor: str, action: str, target: str, **detail: Any) -> None:
+    """Write down that `actor` did `action` (`<thing>.<verb>`) to `target`, within the caller's transaction."""
+    session.add(Audit(time_ns=now_ns(), actor=actor, action=action, target=target, detail=detail))
+
+
+def remove_old_entries(session: Session, keep_days: int, *, now: int | None = None) -> int:
+    """Remove entries older than `keep_days`, reckoned from the newest where the clock is ahead of it; 0: none.
+
+    :returns: how many went.
+    """
+    if keep_days == 0:
+        return 0
+    newest_ns = session.scalar(select(func.max(Audit.time_ns))) or 0
+    until_ns = min(now_ns() if now is None else now, newest_ns) - keep_days * 86_400 * NS_PER_S
+    result: Any = session.execute(
+        delete(Audit).where(Audit.time_ns < until_ns).execution_options(synchronize_session=False)
+    )
+    return int(result.rowcount)
