@@ -19,6 +19,8 @@ REQUEST_ID = "x-request-id"
 """Header by which one request is found in the logs of all parts."""
 ANSWER_S = 30.0
 """A server on a busy machine answers within this time."""
+MAX_WAIT_S = 300.0
+"""Longest time for which a client lets a server make it wait."""
 CONNECT_S = 10.0
 """One that is there takes a connection, busy or not."""
 
@@ -52,9 +54,11 @@ def unreachable(server: str, error: httpx.HTTPError) -> ServerUnreachable:
 class ApiError(TightshipError):
     """The server refused; the message is the server's own line."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, *, wait_s: float = 0.0) -> None:
         super().__init__(message)
         self.http_status = status
+        self.wait_s = wait_s
+        """How long the server asks to wait before another try."""
 
 
 class ApiClient:
@@ -144,4 +148,6 @@ class ApiClient:
             message = f"{self.server} answered {response.status_code} to {method} {path}"
         if response.status_code == 500:
             message += f" (request {response.headers.get(REQUEST_ID, 'without an id')})"
-        return ApiError(message, response.status_code)
+        asked = response.headers.get("retry-after", "")
+        wait_s = min(float(asked), MAX_WAIT_S) if asked.isascii() and asked.isdecimal() else 0.0
+        return ApiError(message, response.status_code, wait_s=wait_s)

@@ -21,6 +21,7 @@ DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
 _DAYS = (36_500, "days")
 _SECONDS = (86_400, "seconds")
+_REQUESTS = (1_000_000, "requests")
 _WHOLE = {
     "upload_max_bytes": (10**15, "bytes"),
     "trace_max_bytes": (10**15, "bytes"),
@@ -33,6 +34,8 @@ _WHOLE = {
     "database_idle_s": _SECONDS,
     "database_silent_s": _SECONDS,
     "database_pool_s": _SECONDS,
+    "requests_per_token": _REQUESTS,
+    "requests_per_host": _REQUESTS,
 }
 """Settings that are whole numbers: the largest one, and what they count."""
 _FILES = ("ca_file", "tls_cert_file", "tls_key_file")
@@ -97,6 +100,10 @@ class Settings:
     """Seconds after which a connection to PostgreSQL whose other end is gone is given up; 0: what the system does."""
     database_pool_s: int = 5
     """Seconds that a request waits for a free connection to the database."""
+    requests_per_token: int = 5000
+    """Requests a second that a server process takes with one token; 0: any number."""
+    requests_per_host: int = 50
+    """Requests a second that a server process takes from the agent of one host; 0: any number."""
 
     def __post_init__(self) -> None:
         if not self.server.startswith(("http://", "https://")):

@@ -17,11 +17,11 @@ class Pause:
         self.until_s = 0.0
         """Monotonic time before which nothing is tried."""
 
-    def failed(self) -> None:
-        """Wait longer than the last time."""
+    def failed(self, at_least_s: float = 0.0) -> None:
+        """Wait longer than the last time, and as long as the server asks."""
         whole = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
         self._failures += 1
-        self.until_s = time.monotonic() + whole * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
+        self.until_s = time.monotonic() + max(whole * random.uniform(0.5, 1.0), at_least_s)  # noqa: S311 (no secret)
 
     def succeeded(self) -> None:
         """Try again at once."""

@@ -173,7 +173,7 @@ class Sender:
                     LOG.warning("The server refuses this host's heartbeats: %s", error)
                 return
             self._say_outage(error)
-            self._heartbeat_pause.failed()
+            self._heartbeat_pause.failed(_asked_s(error))
             with self._changed:
                 # Try it again unless there is a newer one by now.
                 self._heartbeat = self._heartbeat or heartbeat
@@ -279,9 +279,10 @@ class Sender:
 
     def _put_off(self, name: str, error: Exception, aside: Callable[[str], None]) -> bool:
         """The server does not take it now. True when the others go on meanwhile."""
-        if not self._held_back.put_off(name):
+        # A server that asks to wait says that the record is not at fault.
+        if _asked_s(error) or not self._held_back.put_off(name):
             self._say_outage(error)
-            self._entry_pause.failed()
+            self._entry_pause.failed(_asked_s(error))
             return False
         if self._held_back.is_hopeless(name):
             self._held_back.forget(name)
@@ -308,6 +309,11 @@ class Sender:
         self._held_back.try_again()
         entries, size = self._spool.backlog()
         LOG.info("The server answers again; %d records (%d KiB) are on their way", entries, size // 1024)
+
+
+def _asked_s(error: Exception) -> float:
+    """How long the server asks to wait."""
+    return error.wait_s if isinstance(error, ApiError) else 0.0
 
 
 def split_heartbeat(heartbeat: Heartbeat, max_runs: int) -> list[Heartbeat]:

@@ -375,7 +375,7 @@ class CaptureExecutor:
             pass  # the agent's sender says so already
         except (ApiError, LookupError, TypeError) as error:
             log.warning("captures cannot be leased: %s", error)
-            return 10 * LEASE_PERIOD_S
+            return max(10 * LEASE_PERIOD_S, error.wait_s if isinstance(error, ApiError) else 0.0)
         # A server that does not wait, or a capture that is given back at once, makes no more than one request a second.
         return max(0.0, begun_s + LEASE_PERIOD_S - time.monotonic())
 

@@ -21,6 +21,7 @@ from tightship_platform.api.headers import SecurityHeaders
 from tightship_platform.api.measured import Measured
 from tightship_platform.api.polls import Polls
 from tightship_platform.api.probes import Probes
+from tightship_platform.api.rates import Rates
 from tightship_platform.api.refusals import Refusals
 from tightship_platform.database.engine import open_database
 from tightship_platform.ingest.known import KnownHosts
@@ -87,6 +88,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
     app.state.polls = Polls(database)
+    app.state.host_rates = Rates(settings.requests_per_host, "TIGHTSHIP_REQUESTS_PER_HOST")
     app.state.refusals = Refusals(database)
     app.state.figures = Figures(settings, database)
     add_error_handlers(app)
@@ -98,7 +100,10 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
             mount(app, settings)
     # Added last, so that they are outermost: before the dashboard's own layers too.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Gate, access=access, refusals=app.state.refusals, public_url=settings.public_url)
+    token_rates = Rates(settings.requests_per_token, "TIGHTSHIP_REQUESTS_PER_TOKEN")
+    app.add_middleware(
+        Gate, rates=token_rates, access=access, refusals=app.state.refusals, public_url=settings.public_url
+    )
     return app
 
 

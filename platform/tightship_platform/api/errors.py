@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from tightship_platform.api.rates import TooManyRequests
 from tightship_platform.captures.artifact_store import StoreTrouble
 from tightship_platform.database.trouble import is_disk_full
 from tightship_platform.errors import TightshipError
@@ -26,6 +28,8 @@ def as_response(error: TightshipError) -> JSONResponse:
     """An expected failure as the API tells it."""
     # After 408 the rest of the body may still come: no further request can be read from that connection.
     headers = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
+    if isinstance(error, TooManyRequests):
+        return line(str(error), error.http_status, {"retry-after": str(math.ceil(error.wait_s))})
     return line(str(error), error.http_status, headers.get(error.http_status))
 
 

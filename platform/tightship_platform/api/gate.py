@@ -23,6 +23,7 @@ from starlette.types import Scope as Connection
 
 from tightship_platform.api.auth import LOOPBACK, Access, Caller, is_loopback, require, set_caller
 from tightship_platform.api.errors import as_response, database_trouble, line
+from tightship_platform.api.rates import Rates
 from tightship_platform.api.refusals import Refusals
 from tightship_platform.client import API
 from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
@@ -44,10 +45,11 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 class Gate:
     """ASGI layer that recognises the caller and turns away whom no route should see."""
 
-    def __init__(self, app: ASGIApp, access: Access, refusals: Refusals, public_url: str = "") -> None:
+    def __init__(self, app: ASGIApp, access: Access, refusals: Refusals, rates: Rates, public_url: str = "") -> None:
         self.app = app
         self.access = access
         self.refusals = refusals
+        self.rates = rates
         self.public_url = public_url
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -68,7 +70,10 @@ class Gate:
         path = request.scope["path"]
         try:
             _same_origin(request, self.public_url)
-            set_caller(await self._recognise(request))
+            caller = await self._recognise(request)
+            set_caller(caller)
+            if caller is not None and not self.access.is_open:
+                self.rates.take(caller.name, f"Token {caller.name!r}")
             if not path.startswith(API + "/") and path not in PUBLIC:
                 require(Scope.READ)
         except Unauthorized as error:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.responses import JSONResponse
 
+from tightship_platform.api.auth import current_caller
 from tightship_platform.database.engine import Database
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.ingest.known import KnownHosts
@@ -46,6 +47,19 @@ Refused = Annotated[RefusedRows, Depends(_refused_rows)]
 
 Known = Annotated[KnownHosts, Depends(_known_hosts)]
 """What this process knows of hosts."""
+
+
+def count_request(request: Request, host: str) -> None:
+    """Count a delivery of a host's agent, once.
+
+    :raises TooManyRequests: there were too many.
+    """
+    if not getattr(request.state, "is_counted", False):
+        request.state.is_counted = True
+        # By caller, too: nobody uses up what another's host may send.
+        caller = current_caller()
+        name = f"{caller.name if caller else ''}\0{host}"
+        request.app.state.host_rates.take(name, f"Host {host[:100]!r}")
 
 
 class Answer(JSONResponse):

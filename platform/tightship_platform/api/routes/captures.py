@@ -11,7 +11,7 @@ from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, reporter, require
 from tightship_platform.api.polls import Polls
-from tightship_platform.api.reply import Answer, Config, Db
+from tightship_platform.api.reply import Answer, Config, Db, count_request
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
@@ -42,6 +42,7 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 @router.post("/captures/lease", dependencies=[needs(Scope.INGEST)], response_model=Leases)
 async def lease(body: LeaseRequest, database: Db, request: Request) -> Answer:
     """An agent takes captures of the runs of its host that it sees alive; with `wait_s` it waits for one."""
+    count_request(request, body.host)
     polls: Polls = request.app.state.polls
     until_s = time.monotonic() + min(max(body.wait_s, 0.0), MAX_LEASE_WAIT_S)
     leases = await run_in_threadpool(_lease, database, body)

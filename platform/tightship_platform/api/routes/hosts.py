@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tightship_platform import ingest
 from tightship_platform.api.auth import reporter, require
 from tightship_platform.api.enrolment import enrol_host
-from tightship_platform.api.reply import Answer, Config, Db, Known, Refused
+from tightship_platform.api.reply import Answer, Config, Db, Known, Refused, count_request
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.ingest import RefusedRows, quick
 from tightship_platform.ingest.known import KnownHost, KnownHosts
@@ -34,6 +34,7 @@ async def _quick_heartbeat(request: Request, body: bytes) -> Response | None:
     beat = quick.read_heartbeat(body)
     if beat is None:
         return None
+    count_request(request, beat.host)
     taken = await _quickly(
         request, beat.host, lambda session, known, now: quick.quick_heartbeat(session, beat, known, now) or None
     )
@@ -44,6 +45,7 @@ async def _quick_batch(request: Request, body: bytes) -> Response | None:
     batch = quick.read_batch(body)
     if batch is None:
         return None
+    count_request(request, batch.host)
     received = await _quickly(
         request, batch.host, lambda session, known, now: quick.quick_batch(session, batch, known, now)
     )
@@ -83,9 +85,10 @@ async def _quickly(
 @router.post(
     "/hosts/heartbeat", dependencies=[needs(Scope.INGEST, quick=_quick_heartbeat)], response_model=HeartbeatReceived
 )
-def heartbeat(body: Heartbeat, database: Db, known: Known) -> Answer:
+def heartbeat(body: Heartbeat, database: Db, known: Known, request: Request) -> Answer:
     """An agent is there; which devices, sources and live runs it sees. Runs of another host are
     counted and left as they are."""
+    count_request(request, body.host)
     stated: list[KnownHost] = []
     with database.session() as session:
         refused = RefusedRows()
@@ -102,10 +105,11 @@ ROW_LISTS = tuple(field.name for field in dataclasses.fields(Batch) if field.nam
     dependencies=[needs(Scope.INGEST, row_lists=ROW_LISTS, quick=_quick_batch)],
     response_model=BatchReceived,
 )
-def batch(body: Batch, database: Db, settings: Config, refused: Refused, known: Known) -> Answer:
+def batch(body: Batch, database: Db, settings: Config, refused: Refused, known: Known, request: Request) -> Answer:
     """A host's metrics since its last batch; the same batch again changes nothing. Rows with a value that cannot be,
     rows of another host's runs, and rows older than the server keeps samples (`TIGHTSHIP_KEEP_DAYS`), are counted and
     not stored; all others are."""
+    count_request(request, body.host)
     stated: list[KnownHost] = []
     left_out = refused.count
     with database.session() as session:
