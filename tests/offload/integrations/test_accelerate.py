@@ -14,7 +14,7 @@ pytest.importorskip("accelerate", reason="accelerate is not installed")
 from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState  # noqa: E402
 from early_updates import EARLY, Watch  # noqa: E402
-from offload_scripts.train_accelerate import train  # noqa: E402
+from late_import import LateImport  # noqa: E402
 from saved_files import contents, different  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
@@ -22,6 +22,7 @@ from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.integrations.accelerate import OffloadAccelerator  # noqa: E402
 
 pytestmark = pytest.mark.torch
+script = LateImport("offload_scripts.train_accelerate")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def a_new_process() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    train(folder)
+    script.train(folder)
     return folder
 
 
@@ -43,7 +44,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("windowed")
     backend = CpuBackend(poison=True, delay_s=0.0003, seed=3, deadline_s=60)
-    _, model, _ = train(folder, OffloadAccelerator, offload={"window": 2, "backend": backend})
+    _, model, _ = script.train(folder, OffloadAccelerator, offload={"window": 2, "backend": backend})
     last = offload.engine_of(model).last
     assert last is not None and last.fetches > 0 and last.h2d_bytes > 0
     return folder
@@ -58,7 +59,7 @@ def test_training_and_its_files_are_the_same(alone: Path, windowed: Path) -> Non
 def test_a_checkpoint_is_continued_by_the_other(tmp_path: Path, alone: Path, windowed: Path, ours_first: bool) -> None:
     begun = windowed if ours_first else alone
     options: dict[str, Any] = {} if ours_first else {"accelerator_class": OffloadAccelerator, "offload": {"window": 3}}
-    train(tmp_path, resume=str(begun / "checkpoint-6"), **options)
+    script.train(tmp_path, resume=str(begun / "checkpoint-6"), **options)
     last, but = "checkpoint-12", ("random_states",)  # the loader that skips draws one number more
     assert different(contents(alone / last, but=but), contents(tmp_path / last, but=but)) == []
 
@@ -70,7 +71,7 @@ def test_other_settings(tmp_path: Path, options: dict[str, Any]) -> None:
         ("windowed", {"accelerator_class": OffloadAccelerator, "offload": {"window": 2}}),
     ):
         (tmp_path / name).mkdir()
-        train(tmp_path / name, **kind, **options)
+        script.train(tmp_path / name, **kind, **options)
     assert different(contents(tmp_path / "alone"), contents(tmp_path / "windowed")) == []
 
 
@@ -106,7 +107,7 @@ def test_updates_during_backward_stand_unless_clipping_bites(
     watch = Watch(monkeypatch)
     for name, kind in (("alone", {}), ("windowed", {"accelerator_class": OffloadAccelerator, "offload": EARLY})):
         (tmp_path / name).mkdir()
-        train(tmp_path / name, clip=clip, **kind)
+        script.train(tmp_path / name, clip=clip, **kind)
     assert different(contents(tmp_path / "alone"), contents(tmp_path / "windowed")) == []
     assert watch.taken >= 40
     assert (watch.given_back == 0) == stand

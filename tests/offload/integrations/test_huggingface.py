@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
 
 from early_updates import EARLY, Watch  # noqa: E402
-from offload_scripts.train_huggingface import train  # noqa: E402
+from late_import import LateImport, skip_without  # noqa: E402
 from saved_files import contents, different  # noqa: E402
-from transformers import GPT2LMHeadModel, Trainer  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
 from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
-from tightship_offload.integrations.huggingface import OffloadTrainer  # noqa: E402
 
+skip_without("transformers")
 pytestmark = pytest.mark.torch
+transformers = LateImport("transformers")
+script = LateImport("offload_scripts.train_huggingface")
+ours = LateImport("tightship_offload.integrations.huggingface")
 TIMES = ("runtime", "per_second", "flos")
 
 
@@ -32,14 +33,14 @@ def history(trainer: Any) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("alone")
-    return folder, train(folder)
+    return folder, script.train(folder)
 
 
 @pytest.fixture(scope="module")
 def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("windowed")
     backend = CpuBackend(poison=True, delay_s=0.0003, seed=3, deadline_s=60)
-    return folder, train(folder, OffloadTrainer, offload={"window": 2, "resident": [1], "backend": backend})
+    return folder, script.train(folder, ours.OffloadTrainer, offload={"window": 2, "resident": [1], "backend": backend})
 
 
 def test_training_and_its_files_are_the_same(alone: tuple[Path, Any], windowed: tuple[Path, Any]) -> None:
@@ -55,15 +56,15 @@ def test_a_checkpoint_is_continued_by_the_other(
     tmp_path: Path, alone: tuple[Path, Any], windowed: tuple[Path, Any], ours_first: bool
 ) -> None:
     begun = windowed if ours_first else alone
-    options: dict[str, Any] = {} if ours_first else {"trainer_class": OffloadTrainer, "offload": {"window": 3}}
-    trainer = train(tmp_path, resume=str(begun[0] / "checkpoints" / "checkpoint-6"), **options)
+    options: dict[str, Any] = {} if ours_first else {"trainer_class": ours.OffloadTrainer, "offload": {"window": 3}}
+    trainer = script.train(tmp_path, resume=str(begun[0] / "checkpoints" / "checkpoint-6"), **options)
     last = Path("checkpoints", "checkpoint-12")
     assert different(contents(alone[0] / last), contents(tmp_path / last)) == []
     assert history(trainer) == history(alone[1])
 
 
 def test_weights_load_without_us(windowed: tuple[Path, Any]) -> None:
-    loaded = GPT2LMHeadModel.from_pretrained(windowed[0] / "checkpoints" / "checkpoint-12")
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(windowed[0] / "checkpoints" / "checkpoint-12")
     trained = windowed[1].model.state_dict()
     assert all(torch.equal(value, trained[name]) for name, value in loaded.state_dict().items())
 
@@ -72,8 +73,8 @@ def test_weights_load_without_us(windowed: tuple[Path, Any]) -> None:
     "settings", [{"bf16": True, "use_cpu": True}, {"gradient_checkpointing": True}, {"optim": "sgd"}]
 )
 def test_other_settings(tmp_path: Path, settings: dict[str, Any]) -> None:
-    without = train(tmp_path / "alone", settings=settings)
-    within = train(tmp_path / "windowed", OffloadTrainer, settings=settings, offload={"window": 2})
+    without = script.train(tmp_path / "alone", settings=settings)
+    within = script.train(tmp_path / "windowed", ours.OffloadTrainer, settings=settings, offload={"window": 2})
     assert different(contents(tmp_path / "alone"), contents(tmp_path / "windowed")) == []
     assert history(without) == history(within)
 
@@ -89,8 +90,8 @@ def test_evaluation_around_training(tmp_path: Path) -> None:
 
         return Curious
 
-    without = train(tmp_path / "alone", curious(Trainer))
-    within = train(tmp_path / "windowed", curious(OffloadTrainer), offload={"window": 2})
+    without = script.train(tmp_path / "alone", curious(transformers.Trainer))
+    within = script.train(tmp_path / "windowed", curious(ours.OffloadTrainer), offload={"window": 2})
     assert without.seen == within.seen and without.seen[0] != without.seen[1]
     assert different(contents(tmp_path / "alone"), contents(tmp_path / "windowed")) == []
 
@@ -99,7 +100,7 @@ def test_a_plan_of_another_model_is_refused_before_anything_moves(tmp_path: Path
     plan = tmp_path / "plan.yaml"
     plan.write_text("version: 1\nmodel: {name: GPT2LMHeadModel, layer_parameters: [7, 7]}\nwindow: {slots: 2}\n")
     with pytest.raises(offload.PlanError, match="the plan is for 2 layers, this model has 4"):
-        train(tmp_path, OffloadTrainer, offload=plan)
+        script.train(tmp_path, ours.OffloadTrainer, offload=plan)
 
 
 @pytest.mark.parametrize(("clip", "stand"), [(100.0, True), (0.5, False)])
@@ -107,8 +108,8 @@ def test_updates_during_backward_stand_unless_clipping_bites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float, stand: bool
 ) -> None:
     watch = Watch(monkeypatch)
-    train(tmp_path / "alone", clip=clip)
-    train(tmp_path / "windowed", OffloadTrainer, clip=clip, offload=EARLY)
+    script.train(tmp_path / "alone", clip=clip)
+    script.train(tmp_path / "windowed", ours.OffloadTrainer, clip=clip, offload=EARLY)
     assert different(contents(tmp_path / "alone"), contents(tmp_path / "windowed")) == []
     assert watch.taken >= 40
     assert (watch.given_back == 0) == stand

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-for library in ("transformers", "accelerate", "lightning"):
-    pytest.importorskip(library, reason=f"{library} is not installed")
 
+from late_import import LateImport, skip_without  # noqa: E402
 from launching import launch, warnings_in  # noqa: E402
 from offload_exactness import Model  # noqa: E402
-from offload_scripts import train_accelerate, train_huggingface, train_lightning  # noqa: E402
 from saved_files import contents, different  # noqa: E402
 from torch import nn  # noqa: E402
 from warm_python import OPTIMIZERS, warm_python  # noqa: E402
@@ -28,6 +26,7 @@ from tightship_offload.plan.model import ModelSpec, Plan, Window  # noqa: E402
 from tightship_offload.runtime.apply import describe  # noqa: E402
 from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
 
+skip_without("transformers", "accelerate", "lightning")
 pytestmark = pytest.mark.torch
 Python = tuple[str, ...]
 SCRIPTS = Path(__file__).parents[2] / "support" / "offload_scripts"
@@ -68,13 +67,13 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("script", "model", "steps"),
+    ("name", "model", "steps"),
     [
         # The plan may know the whole model, or the part of it that has all parameters, which the optimizer leads to.
-        (train_huggingface, lambda trainer: trainer.model, 12),
-        (train_huggingface, lambda trainer: trainer.model.transformer, 12),
-        (train_accelerate, lambda made: made[1], 12),
-        (train_lightning, lambda trainer: trainer.lightning_module.net, 12),
+        ("train_huggingface", lambda trainer: trainer.model, 12),
+        ("train_huggingface", lambda trainer: trainer.model.transformer, 12),
+        ("train_accelerate", lambda made: made[1], 12),
+        ("train_lightning", lambda trainer: trainer.lightning_module.net, 12),
     ],
     ids=["huggingface", "huggingface-inner", "accelerate", "lightning"],
 )
@@ -82,16 +81,16 @@ def test_a_trainer_s_script_trains_bit_for_bit_the_same(
     tmp_path: Path,
     home: dict[str, str],
     warm_trainers: Python,
-    script: Any,
+    name: str,
     model: Callable[[Any], nn.Module],
     steps: int,
 ) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    plan = planned(model(script.train(alone)), tmp_path / "plan.yaml")
+    plan = planned(model(LateImport(f"offload_scripts.{name}").train(alone)), tmp_path / "plan.yaml")
     # One of them in a process of its own, where the libraries are imported under the plan.
-    python = (sys.executable,) if script is train_accelerate else warm_trainers
-    done = run(tmp_path, home, script.__name__.split(".")[-1], plan, python)
+    python = (sys.executable,) if name == "train_accelerate" else warm_trainers
+    done = run(tmp_path, home, name, plan, python)
     assert done.returncode == 0, done.stderr[-3000:]
     fetched = [int(count) for count in done.stdout.splitlines()[-1].removeprefix("layers fetched: ").split()]
     assert len(fetched) == steps and min(fetched) >= 4
