@@ -163,7 +163,7 @@ def test_spawned_trainers_learn_their_rank_at_their_first_step(watch: Watch) -> 
     assert end(job)[0] == 0
 
 
-LOADER = f"""{TRAIN}
+WORKERS_AND_FORK = f"""{TRAIN}
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -171,6 +171,10 @@ class Data(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         return torch.ones(4) * index
+
+def wait_for(name):
+    while not os.path.exists(os.environ["END"] + "." + name):
+        time.sleep(0.02)
 
 if __name__ == "__main__":
     for context, workers in (("fork", 2), ("spawn", 1)):
@@ -180,44 +184,33 @@ if __name__ == "__main__":
         iterator = iter(loader)
         next(iterator)
         train(2)
-        wait_here = os.environ["END"] + "." + context
-        while not os.path.exists(wait_here):
-            time.sleep(0.02)
+        wait_for(context)
+    del iterator, loader
+    train(1)
+    child = os.fork()
+    if child == 0:
+        train(2)
+        wait()
+        os._exit(0)
+    wait_for("more")
+    train(1)
     wait()
+    os.waitpid(child, 0)
 """
 
 
-def test_data_loader_workers_are_no_ranks(watch: Watch) -> None:
-    job, run_dir = watch(LOADER, sys.executable, "job.py", until=have_stepped(2))
+def test_data_loader_workers_are_no_ranks_and_a_forked_trainer_is_one(watch: Watch) -> None:
+    job, run_dir = watch(WORKERS_AND_FORK, sys.executable, "job.py", until=have_stepped(2))
     assert len(read_ranks(run_dir)) == 1  # forked workers have no control file at all
     Path(f"{os.environ['END']}.fork").touch()
     wait_for(lambda: len(read_ranks(run_dir)) == 2 and have_stepped(4)(read_ranks(run_dir)))
     assert sum(view.is_rank for view in read_ranks(run_dir)) == 1
     Path(f"{os.environ['END']}.spawn").touch()
-    assert end(job)[0] == 0
-
-
-FORK = f"""{TRAIN}
-train(5)
-child = os.fork()
-if child == 0:
-    train(2)
-    wait()
-    os._exit(0)
-while not os.path.exists(os.environ["END"] + ".more"):
-    time.sleep(0.02)
-train(1)
-wait()
-os.waitpid(child, 0)
-"""
-
-
-def test_a_forked_trainer_has_a_counter_of_its_own_and_no_guard(watch: Watch) -> None:
-    job, run_dir = watch(FORK, sys.executable, "job.py", until=have_stepped(5, 2))
-    parent, child = read_ranks(run_dir)
+    wait_for(lambda: have_stepped(5, 2)(read_ranks(run_dir)))
+    parent, child = (view for view in read_ranks(run_dir) if view.is_rank)
     assert (parent.guard, child.guard) == (True, False)  # Kineto's thread did not survive the fork
     Path(f"{os.environ['END']}.more").touch()
-    wait_for(lambda: have_stepped(6, 2)(read_ranks(run_dir)))
+    wait_for(lambda: have_stepped(6, 2)(read_ranks(run_dir)))  # each counts for itself
     assert end(job) == (0, "", "")
 
 
