@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import captures, ingest
 from tightship_platform.api.auth import create_token, revoke_token
+from tightship_platform.api.user_teams import list_teams, set_team
 from tightship_platform.database import reporters
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Host, Run
 from tightship_platform.database.reporters import Reporter
-from tightship_platform.errors import Conflict, Forbidden
+from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound
 from tightship_platform.queries import runs
 from tightship_platform.vocabulary import Scope
 
@@ -143,3 +144,22 @@ def test_a_token_invents_only_so_many_hosts(session: Session, monkeypatch: pytes
     ingest.apply_heartbeat(session, beat(time_ns=NOW, host="h2"), reporter=MALLORY, now=NOW)
     ingest.apply_heartbeat(session, beat(time_ns=NOW, host="h3"), reporter=AGENTS, now=NOW)
     assert len(session.scalars(select(Host.id)).all()) == 4
+
+
+def test_an_administrators_table_gives_users_a_team_and_no_record_does(session: Session) -> None:
+    set_team(session, "alice", "red")
+    ingest.apply_run(session, replace(ANNOUNCED, team="claimed"), reporter=MALLORY, now=NOW)
+    assert session.scalar(select(Run.team)) is None  # only the record says that it is alice's
+    ingest.apply_run(session, replace(ANNOUNCED, uid=1000), reporter=AGENTS, now=NOW)
+    assert session.scalar(select(Run.team)) == "red"
+    ingest.apply_run(session, started("b2", user="x"), reporter=replace(ALICE, user="alice"), now=NOW)
+    ingest.apply_run(session, started("c3"), reporter=replace(ALICE, user="alice", team="blue"), now=NOW)
+    assert session.scalars(select(Run.team).order_by(Run.key)).all() == ["red", "red", "blue"]
+    assert [(row.user, row.team) for row in list_teams(session)] == [("alice", "red")]
+    set_team(session, "alice", "green")
+    set_team(session, "alice", None)
+    assert list_teams(session) == []
+    with pytest.raises(NotFound, match="No user of a team named 'alice'"):
+        set_team(session, "alice", None)
+    with pytest.raises(Invalid, match="Team is"):
+        set_team(session, "alice", "a\nb")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tightship_platform.commands.json_option import json_option, print_json
-from tightship_platform.results.token import Token
+from tightship_platform.results.token import Token, UserTeam
 from tightship_platform.settings import load_settings
 from tightship_platform.units import parse_duration_ns
 from tightship_platform.vocabulary import Scope
@@ -96,6 +96,45 @@ def enrol(host: str, team: str | None, expires: str) -> None:
     with engine.open_database(settings) as opened, opened.session() as session:
         word = make_word(session, host, team=team, lifetime_ns=parse_duration_ns(expires))
     click.echo(word)
+
+
+@token.command()
+@click.argument("user")
+@click.argument("team", required=False)
+def team(user: str, team: str | None) -> None:
+    """Say that USER is of TEAM, or without TEAM that they are of none.
+
+    It holds for runs that are reported from now on by tokens without a team.
+    """
+    settings = load_settings()
+    from tightship_platform.api import user_teams
+    from tightship_platform.database import engine
+
+    engine.upgrade(settings)
+    with engine.open_database(settings) as opened, opened.session() as session:
+        user_teams.set_team(session, user, team)
+
+
+@token.command()
+@json_option(UserTeam)
+def teams(as_json: bool) -> None:
+    """List the users who are of a team by `tightship token team`."""
+    settings = load_settings()
+    from tightship_platform.api import user_teams
+    from tightship_platform.database import engine
+
+    with engine.open_database(settings) as opened, opened.session() as session:
+        rows = user_teams.list_teams(session)
+    if as_json:
+        print_json(rows)
+        return
+    from tightship_platform.terminal import Column, print_table
+
+    print_table(
+        [Column("USER"), Column("TEAM")],
+        [(row.user, row.team) for row in rows],
+        empty="No user is of a team. Say so with: tightship token team USER TEAM",
+    )
 
 
 @token.command("list")

@@ -35,7 +35,11 @@ _OF_WORKFLOWS: tuple[Any, ...] = (
 OF_OTHERS = frozenset({"SecondPass", "StoredPart", "CaptureAnalysis", "Verification"})
 """Models that are a team's by the row that they name."""
 OF_ALL_TEAMS = frozenset(
-    {"Audit", "Device", "Host", "HostSample", "Installation", "PlanRequest", "RemovedDay", "Rollup", "Sample", "Token"}
+    {
+        *("Audit", "Installation", "Token", "UserTeam"),
+        *("Device", "DirtyHour", "Host", "HostSample", "RemovedDay", "RolledUp", "Rollup", "Sample"),
+        "PlanRequest",
+    }
 )
 """Models without a team: hosts are shared, the rest is an administrator's or says nothing of a run."""
 

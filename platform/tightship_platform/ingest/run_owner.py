@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from tightship_platform.database.models import Run
+from tightship_platform.database.models import Run, UserTeam
 from tightship_platform.database.reporters import Reporter, require_host
 from tightship_platform.errors import Conflict
 from tightship_platform.ingest.refused_rows import RefusedRows
@@ -26,7 +26,7 @@ def check_host(session: Session, record: RunRecord, reporter: Reporter) -> None:
         )
 
 
-def bind_run(run: Run, record: RunRecord, reporter: Reporter) -> None:
+def bind_run(session: Session, run: Run, record: RunRecord, reporter: Reporter) -> None:
     """Give a run that is new to the host, user and team of its record, or see that it is theirs. The run is locked.
 
     :raises Conflict: it is somebody else's; nothing was changed.
@@ -50,7 +50,14 @@ def bind_run(run: Run, record: RunRecord, reporter: Reporter) -> None:
         raise Conflict(f"Run {run.key} is of team {run.team!r}, so a record from team {reporter.team!r} is refused")
     run.user_name = user or run.user_name
     run.uid = run.uid if record.uid is None else record.uid
-    run.team = run.team or reporter.team
+    run.team = run.team or reporter.team or _team_of_user(session, run, reporter)
+
+
+def _team_of_user(session: Session, run: Run, reporter: Reporter) -> str | None:
+    """The team that an administrator gave the user; None where only the record says who that is."""
+    is_known = reporter.user is not None or reporter.is_admin or run.uid is not None
+    row = session.get(UserTeam, run.user_name) if is_known and run.user_name is not None else None
+    return None if row is None else row.team
 
 
 def is_of_another(run: Run, host: str, refused: RefusedRows) -> bool:

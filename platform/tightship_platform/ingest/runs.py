@@ -65,7 +65,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     }
     add_missing(session, Run, [values])
     run = lock_run(session, record.run)
-    bind_run(run, record, reporter)
+    bind_run(session, run, record, reporter)
     workflow = _workflow_of(session, record.workflow, run.team, run.id)
     run.workflow_id = workflow.id
     run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source

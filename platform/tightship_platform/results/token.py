@@ -27,3 +27,13 @@ class Token:
     """When it was revoked; null: never."""
     expires_ns: int | None
     """From when on it is refused; null: never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserTeam:
+    """The team of a user, as an administrator says."""
+
+    user: str
+    """Name of the user, as their runs show it."""
+    team: str
+    """The team of the runs that they report by tokens without one."""

@@ -161,6 +161,7 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("POST", "/runs"): (record, 409),
     ("POST", "/hosts/heartbeat"): (beat, 403),
     ("POST", "/batches"): (post("/batches", host="{host}"), 403),
+    ("GET", "/audit"): (get("/audit"), 403),
     ("POST", "/hosts/enrol"): (post("/hosts/enrol", host="{host}"), 403),
 }
 """Route → a call about one thing, and the answer when that thing is another team's."""

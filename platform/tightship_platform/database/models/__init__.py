@@ -1,6 +1,6 @@
 """The data model: one ORM class per concept of the vocabulary."""
 
-from tightship_platform.database.models.access import Audit, Token
+from tightship_platform.database.models.access import Audit, Token, UserTeam
 from tightship_platform.database.models.base import Base
 from tightship_platform.database.models.captures import (
     Capture,
@@ -55,6 +55,7 @@ __all__ = [
     "StoredPart",
     "Token",
     "Trace",
+    "UserTeam",
     "Verification",
     "Workflow",
 ]

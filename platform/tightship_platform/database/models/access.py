@@ -27,6 +27,15 @@ class Token(Base):
     expires_ns: Mapped[int | None] = mapped_column(BigInteger)
 
 
+class UserTeam(Base):
+    """The team of a user, as an administrator says; for runs whose token has no team."""
+
+    __tablename__ = "user_team"
+
+    user_name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    team: Mapped[name] = mapped_column(String(200))
+
+
 class Audit(Base):
     """One thing that somebody did."""
 
