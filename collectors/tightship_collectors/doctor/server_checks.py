@@ -100,6 +100,8 @@ def _no_server(settings: Settings, error: Exception) -> Check:
 
 
 def _server(settings: Settings, health: Health) -> Check:
+    if health.version is None:
+        return Check(check="server", state=OK, detail=f"{settings.server} answers; it shows its release to tokens only")
     detail = f"{settings.server} runs tightship {health.version}"
     if health.version != __version__:
         advice = "install the same release on both sides"
@@ -110,12 +112,15 @@ def _server(settings: Settings, health: Health) -> Check:
 def _database(health: Health) -> Check:
     state, schema = health.database, health.schema
     if state == "ok":
-        return Check(check="database", state=OK, detail=f"the server reaches it; schema {schema}")
+        seen = f"; schema {schema}" if schema else ""
+        return Check(check="database", state=OK, detail=f"the server reaches it{seen}")
     advice = "run `tightship db upgrade` on the server" if state == "another schema" else "check TIGHTSHIP_DATABASE_URL"
     return Check(check="database", state=WRONG, detail=f"{state}; schema {schema}", advice=f"{advice} there")
 
 
 def _broker(health: Health) -> Check:
+    if health.broker is None:
+        return Check(check="broker", state=NOTE, detail="the server shows it to tokens only")
     if health.broker == "ok":
         return Check(check="broker", state=OK, detail="the server reaches it")
     advice = "check TIGHTSHIP_BROKER_URL on the server; until then nothing is analyzed"

@@ -32,7 +32,7 @@ from tightship_platform.vocabulary import Scope
 COOKIE = "tightship_token"
 PUBLIC = ("/login", "/logout")
 """Pages outside the API that need no scope."""
-PROBED = (f"{API}/health", f"{API}/live", f"{API}/ready")
+PROBED = (f"{API}/live", f"{API}/ready")
 """Routes for which nobody's token is looked up: they answer also when the database does not."""
 DELIVERIES = (f"{API}/hosts/heartbeat", f"{API}/batches", f"{API}/captures/lease")
 """Routes that agents call all the time: their tokens are looked up once a second for all."""

@@ -28,8 +28,10 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
     """
     settings = load_settings()
     from tightship_platform.processes.liveness import hold_lock
+    from tightship_platform.processes.private_files import keep_files_private
     from tightship_platform.processes.supervisor import Part, Supervisor, part_command
 
+    keep_files_private()
     lock = hold_lock(settings.home, "up", "stop that one first, or set another TIGHTSHIP_HOME")
     near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     url = f"http://{near}:{port}"

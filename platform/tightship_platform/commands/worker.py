@@ -32,8 +32,10 @@ def worker(concurrency: int, beat: bool) -> None:
     settings = load_settings()
     _end_quickly_on_sigterm()
     from tightship_platform.database.engine import upgrade
+    from tightship_platform.processes.private_files import keep_files_private
     from tightship_platform.tasks.worker import run_worker
 
+    keep_files_private()
     upgrade(settings)
     sys.exit(run_worker(settings, concurrency=concurrency, beat=beat))
 
@@ -42,8 +44,10 @@ def worker(concurrency: int, beat: bool) -> None:
 def beat() -> None:
     """Send the periodic tasks to the workers. Run exactly one, unless a worker runs with --beat."""
     settings = load_settings()
+    from tightship_platform.processes.private_files import keep_files_private
     from tightship_platform.tasks.worker import run_beat
 
+    keep_files_private()
     sys.exit(run_beat(settings))
 
 

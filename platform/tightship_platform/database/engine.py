@@ -8,9 +8,10 @@ without waiting); what has to be read and changed together takes its lock first,
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,23 @@ def upgrade(settings: Settings, revision: str = "head") -> str | None:
                 schema.check_upgradable(probe)
             finally:
                 probe.dispose()
+        _keep_private(path)
     with Database(_engine(url, for_maintenance(settings))) as database:
         reached = schema.migrate(database.engine, revision)
         if schema.read_version(database.engine).fits:
             with database.session() as session:
                 make_partitions(session)
     return reached
+
+
+def _keep_private(path: Path) -> None:
+    """Have the database's files be their owner's only, also where the home was there before, or an older release made
+    them. SQLite gives what it makes beside a database the rights of that."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            if file.exists() and file.stat().st_uid == os.geteuid():
+                file.chmod(0o600)
 
 
 def downgrade(settings: Settings, revision: str) -> str | None:

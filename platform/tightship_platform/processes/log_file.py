@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tightship_platform.processes.private_files import make_private
 from tightship_platform.redaction import hide_secrets
 
 MAX_BYTES = 5 * 1024**2
@@ -29,6 +30,7 @@ class PartLog:
         self._rest = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
+        make_private(path)
 
     def write(self, data: bytes) -> None:
         """Take output; whole lines go on at once."""

@@ -11,14 +11,14 @@ class Health:
 
     status: str
     """`ok`, or `degraded`: the database is not there or has another schema."""
-    version: str
-    """Release of the server."""
     database: str
     """`ok`, `another schema` or `unreachable`."""
-    broker: str
-    """`ok` or `unreachable`; work waits until it is back."""
+    version: str | None
+    """Release of the server; null: the request has no token."""
+    broker: str | None
+    """`ok` or `unreachable`; work waits until it is back. Null: the request has no token."""
     schema: str | None
-    """Version of the database's schema; null: not known."""
+    """Version of the database's schema; null: not known, or the request has no token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,6 @@ class Liveness:
 
     status: str
     """`ok`."""
-    version: str
-    """Release of the server."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -227,7 +227,12 @@ def test_every_service_comes_up_works_for_the_others_and_goes(fleet: Fleet) -> N
         wait_for(lambda name=name: fleet.is_healthy(name), f"the health check of {name}")  # type: ignore[misc]
         assert fleet.running[name].process.poll() is None
 
-    health = httpx.get(f"{fleet.url}/api/v1/health", trust_env=False, timeout=PATIENCE_S).json()
+    health = httpx.get(
+        f"{fleet.url}/api/v1/health",
+        headers={"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"},
+        trust_env=False,
+        timeout=PATIENCE_S,
+    ).json()
     assert (health["status"], health["database"], health["broker"]) == ("ok", "ok", "ok")
     assert httpx.get(f"{fleet.url}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S).status_code == 401
     bearer = {"authorization": f"Bearer {SECRETS['TIGHTSHIP_TOKEN']}"}

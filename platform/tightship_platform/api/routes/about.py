@@ -7,6 +7,7 @@ import asyncio
 from fastapi import Request
 
 from tightship_platform import __version__
+from tightship_platform.api.auth import current_caller
 from tightship_platform.api.openapi import document
 from tightship_platform.api.probes import Probes
 from tightship_platform.api.reply import Answer, Config, Db
@@ -25,17 +26,21 @@ async def health(request: Request) -> Answer:
     """Whether the server can work; where it cannot, the status is 503.
 
     A broker that is down degrades nothing at once (work waits), so the status stays `ok`; without the database it is
-    `degraded`.
+    `degraded`. Without a token the broker is not asked, and no versions are shown.
     """
     probes: Probes = request.app.state.probes
-    database, broker = await asyncio.gather(probes.database(), probes.broker())
-    works = database.state == "ok"
+    if current_caller() is None:
+        database, broker = await probes.database(), None
+    else:
+        database, answers = await asyncio.gather(probes.database(), probes.broker())
+        broker = "ok" if answers else "unreachable"
+    works, known = database.state == "ok", broker is not None
     body = Health(
         status="ok" if works else "degraded",
-        version=__version__,
+        version=__version__ if known else None,
         database=database.state,
-        broker="ok" if broker else "unreachable",
-        schema=database.schema,
+        broker=broker,
+        schema=database.schema if known else None,
     )
     return Answer(body, status_code=200 if works else 503)
 
@@ -43,7 +48,7 @@ async def health(request: Request) -> Answer:
 @router.get("/live", dependencies=[needs(None)], response_model=Liveness)
 async def live() -> Answer:
     """The process is alive: it answers. Neither database nor broker is looked at."""
-    return Answer(Liveness(status="ok", version=__version__))
+    return Answer(Liveness(status="ok"))
 
 
 @router.get("/ready", dependencies=[needs(None)], response_model=Readiness, responses={503: {"model": Readiness}})
