@@ -264,3 +264,21 @@ def test_a_database_that_is_gone_is_503_and_one_line(
         session.connection().exec_driver_sql("DELETE FROM tightship_schema")
     assert http.get("/health").status_code == 503
     assert http.get("/health").json()["status"] == "degraded"
+
+
+def test_a_run_of_another_host_stays_as_it_is_however_often_it_is_claimed(http: httpx.Client) -> None:
+    """The second time and later, the server takes what it remembers of the host's first."""
+    ok(http.post("/runs", json=run_record()))
+    ok(http.post("/hosts/heartbeat", json=heartbeat()))
+    ok(http.post("/hosts/heartbeat", json=heartbeat("b" * 16) | {"host": "other"}))
+    before = ok(http.get(f"/runs/{RUN}"))
+    for _ in range(3):
+        claimed = heartbeat(pids={7: 7}) | {"host": "other"}
+        assert ok(http.post("/hosts/heartbeat", json=claimed))["refused"] == 1
+        answer = ok(http.post("/batches", json=batch() | {"host": "other"}))
+        assert (answer["rows"], answer["refused"]) == (7, 3)
+        assert f"Run {RUN} is of '{HOST}'" in answer["refusal"]
+    after = ok(http.get(f"/runs/{RUN}"))
+    assert [after[key] for key in ("ranks", "steps", "devices", "last_seen_ns", "host")] == [
+        before[key] for key in ("ranks", "steps", "devices", "last_seen_ns", "host")
+    ]
