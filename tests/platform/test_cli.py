@@ -48,6 +48,16 @@ def test_the_help_of_a_command_imports_nothing_heavy(command: str) -> None:
     assert imported(command, "--help") & HEAVY == set()
 
 
+def test_a_launcher_asks_its_server_without_importing_what_draws_tables() -> None:
+    code = (
+        "import sys\nfrom tightship_platform.cli import main\nsys.argv[1:] = ['run', '--', 'true']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('httpx' in sys.modules, 'rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n", done.stderr
+
+
 def test_help_names_every_command_and_what_it_does() -> None:
     shown = CliRunner().invoke(root, ["--help"], prog_name="tightship").output
     assert {entry.name for entry in entry_points(group=GROUP)} == COMMANDS
