@@ -138,6 +138,31 @@ def test_settings_in_the_files_are_settings() -> None:
     assert named <= known
 
 
+AGENT: dict[str, Any] = yaml.safe_load(
+    fill_in((ROOT / "docker-compose.agent.yml").read_text(), {"TIGHTSHIP_SERVER": "https://h"})
+)["services"]["agent"]
+
+
+def test_every_container_of_ours_is_bounded() -> None:
+    for service in (*(SERVICES[name] for name in ("server", "worker", "beat")), AGENT):
+        assert service["mem_limit"] and service["pids_limit"]
+        assert service["read_only"] and service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    for service in (*(SERVICES[name] for name in SERVICES if name != "agent"), AGENT):
+        assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
+
+
+def test_the_agents_own_file_knows_no_secret_of_the_server() -> None:
+    written = (ROOT / "docker-compose.agent.yml").read_text()
+    assert set(_VARIABLE.findall(written)) == {
+        ("TIGHTSHIP_SERVER", "?", "set it to the address of the server"), ("TIGHTSHIP_AGENT_TOKEN", "-", "")
+    }  # fmt: skip
+    same = SERVICES["agent"]
+    for key in ("command", "build", "pid", "network_mode", "volumes", "deploy", "healthcheck", "restart"):
+        assert AGENT[key] == same[key], key
+    assert set(AGENT["cap_add"]) == {"SYS_PTRACE", "SETUID", "SETGID", "DAC_OVERRIDE"}
+
+
 def test_only_the_agent_has_rights_beyond_its_own_container() -> None:
     for name in ("server", "worker", "beat"):
         service = SERVICES[name]
