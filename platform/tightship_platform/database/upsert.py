@@ -49,14 +49,29 @@ def add_samples(session: Session, model: type[Base], rows: Sequence[Row]) -> Non
 
 
 def add_columns(session: Session, model: type[Base], columns: Columns) -> None:
-    """As `add_missing`, of rows given by column: on PostgreSQL in one statement that is the same for any number."""
-    if not next(iter(columns.values()), None):
+    """As `add_missing`, of rows given by column."""
+    add_together(session, {model: columns})
+
+
+def add_together(session: Session, tables: Mapping[type[Base], Columns]) -> None:
+    """As `add_missing`, of rows of several tables, none of which refers to another, given by column.
+
+    On PostgreSQL in one statement, which is the same for any number of rows.
+    """
+    given = {model: columns for model, columns in tables.items() if next(iter(columns.values()), None)}
+    if not given:
         return
     if session.get_bind().dialect.name != "postgresql":
-        names = list(columns)
-        add_missing(session, model, [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+        for model, columns in given.items():
+            names = list(columns)
+            rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            add_missing(session, model, rows)
         return
-    _insert_columns(session, model, columns, "DO NOTHING")
+    *others, last = [_insert(model, columns, "DO NOTHING") for model, columns in given.items()]
+    before = ", ".join(f"part_{number} AS ({statement})" for number, (statement, _) in enumerate(others))
+    whole = f"WITH {before} {last[0]}" if others else last[0]
+    values = tuple(value for _, some in (*others, last) for value in some)
+    session.connection().exec_driver_sql(whole, values)
 
 
 def put_columns(session: Session, model: type[Base], columns: Columns, *, merge: Mapping[str, str]) -> None:
@@ -66,17 +81,18 @@ def put_columns(session: Session, model: type[Base], columns: Columns, *, merge:
     """
     keys = ", ".join(column.name for column in table_of(model).primary_key)
     merged = ", ".join(f"{name} = {value}" for name, value in merge.items())
-    _insert_columns(session, model, columns, f"({keys}) DO UPDATE SET {merged}")
+    statement, values = _insert(model, columns, f"({keys}) DO UPDATE SET {merged}")
+    session.connection().exec_driver_sql(statement, values)
 
 
-def _insert_columns(session: Session, model: type[Base], columns: Columns, on_conflict: str) -> None:
+def _insert(model: type[Base], columns: Columns, on_conflict: str) -> tuple[str, tuple[str, ...]]:
+    """The statement and its values, one array for each column."""
     table = table_of(model)
     names = ", ".join(columns)
     arrays = ", ".join(f"%s::{_ARRAYS[type(table.c[name].type)]}" for name in columns)
     statement = f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({arrays}) ON CONFLICT {on_conflict}"  # noqa: S608
     # PostgreSQL writes an array as JSON does, except for its brackets; `null` is the same.
-    values = tuple("{" + json.encode(values)[1:-1].decode() + "}" for values in columns.values())
-    session.connection().exec_driver_sql(statement, values)
+    return statement, tuple("{" + json.encode(values)[1:-1].decode() + "}" for values in columns.values())
 
 
 def put(session: Session, model: type[Base], rows: Sequence[Row], *, key: Sequence[str], update: Sequence[str]) -> None:

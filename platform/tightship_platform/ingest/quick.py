@@ -19,7 +19,7 @@ from sqlalchemy import Integer, bindparam, case, func, or_, update
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Host, HostSample, Run, RunSample, Sample
-from tightship_platform.database.upsert import add_columns
+from tightship_platform.database.upsert import add_together
 from tightship_platform.ingest.known import KnownHost, KnownRun
 from tightship_platform.ingest.steps import put_new_steps
 from tightship_platform.samples.rollups import FRESH_NS
@@ -214,17 +214,15 @@ def quick_batch(session: Session, batch: QuickBatch, known: KnownHost, now: int)
     samples.sort(key=lambda one: (one.time_ns, one.device))
     run_samples.sort(key=lambda one: (one.time_ns, one.run, one.device))
     steps.sort(key=lambda one: (one.run, one.time_ns, one.rank))
-    add_columns(session, HostSample, _columns(_HostSample, host_samples, host_id=[known.host_id] * len(host_samples)))
-    add_columns(session, Sample, _columns(_Sample, samples, device_id=[device_ids[one.device] for one in samples]))
-    add_columns(
+    run_ids = [runs[one.run].run_id for one in run_samples]
+    used_ids = [device_ids[one.device] for one in run_samples]
+    add_together(
         session,
-        RunSample,
-        _columns(
-            _RunSample,
-            run_samples,
-            run_id=[runs[one.run].run_id for one in run_samples],
-            device_id=[device_ids[one.device] for one in run_samples],
-        ),
+        {
+            HostSample: _columns(_HostSample, host_samples, host_id=[known.host_id] * len(host_samples)),
+            Sample: _columns(_Sample, samples, device_id=[device_ids[one.device] for one in samples]),
+            RunSample: _columns(_RunSample, run_samples, run_id=run_ids, device_id=used_ids),
+        },
     )
     if steps and not put_new_steps(session, _columns(_Step, steps, run_id=[runs[one.run].run_id for one in steps])):
         return None
