@@ -17,7 +17,7 @@ export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection proof readings clean
+.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection proof readings chaos clean
 
 all: lint types test  ## lint + types + tests
 
@@ -76,6 +76,9 @@ explore: install  ## every case of the sliced tests, then property, fuzz and inj
 	for round in $$(seq $(or $(ROUNDS),20)); do \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/analysis/test_recorded_fuzz.py tests/injection || exit 1; done
+
+chaos: install  ## kill, stop, fill and misdate parts of an installation, and see that nothing is lost: ARGS="--schedules 3 --seed 41"
+	$(BIN)/python tests/chaos/chaos.py $(ARGS)
 
 injection: install  ## put known defects into recordings, see what every rule says: docs/injection.md (some minutes)
 	$(BIN)/python tests/injection/report.py $(ARGS)

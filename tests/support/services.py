@@ -63,7 +63,7 @@ def postgres_server() -> Iterator[str]:
     """
     binaries = find_postgres()
     folder = Path(tempfile.mkdtemp(prefix="tightship-pg-"))
-    account = _unprivileged() if os.getuid() == 0 else {}
+    account = unprivileged() if os.getuid() == 0 else {}
     if account:
         os.chown(folder, account["user"], account["group"])
     data = folder / "data"
@@ -105,7 +105,7 @@ def postgres_server() -> Iterator[str]:
             command += ["-c", f"{name}={value}"]
         with _running(command, folder, signal.SIGINT, account) as process:
             url = f"postgresql+psycopg://tightship@127.0.0.1:{port}/postgres"
-            _wait(process, folder, lambda: _postgres_answers(url))
+            _wait(process, folder, lambda: postgres_answers(url))
             yield url
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -127,13 +127,14 @@ def redis_server() -> Iterator[str]:
     try:
         with _running(command, folder, signal.SIGTERM, {}) as process:
             url = f"redis://127.0.0.1:{port}"
-            _wait(process, folder, lambda: _redis_answers(url))
+            _wait(process, folder, lambda: redis_answers(url))
             yield url
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _unprivileged() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
+    """Whom PostgreSQL runs as where root starts it, as `subprocess` takes it."""
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
@@ -147,7 +148,8 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a child: end with the process that started it."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -159,7 +161,7 @@ def _running(command: list[Any], folder: Path, stop: signal.Signals, account: di
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  (one system call through a library that is loaded already)
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (one system call through a library that is loaded already)
             **account,
         )
     try:
@@ -182,7 +184,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, answers: Callable[[], 
         time.sleep(0.05)
 
 
-def _postgres_answers(url: str) -> bool:
+def postgres_answers(url: str) -> bool:
+    """Does it take connections?"""
     import psycopg
 
     try:
@@ -192,7 +195,8 @@ def _postgres_answers(url: str) -> bool:
     return True
 
 
-def _redis_answers(url: str) -> bool:
+def redis_answers(url: str) -> bool:
+    """Does it take connections?"""
     import redis
 
     try:
