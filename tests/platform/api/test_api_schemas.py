@@ -129,6 +129,7 @@ def test_every_answer_is_as_documented(
         ok(checked.get(path))
     assert ok(checked.get("/store")) == {"fault": None}
     assert ok(checked.get("/audit"))
+    assert checked.post("/hosts/enrol", json={"host": "h9"}).is_client_error, "nobody's one-time word"
     assert document.checked == set(document.operations), "an operation was not looked at"
 
 
