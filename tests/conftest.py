@@ -89,16 +89,12 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting imports stays to the end: looked through for garbage again and again, it takes as long again.
-
-    Tests that make records by the thousand would have garbage looked for at every few of them.
-    """
+    """What collecting imports stays to the end: looked through for garbage again and again, it takes as long again."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
         gc.enable()
 
 
