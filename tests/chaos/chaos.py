@@ -313,9 +313,9 @@ def check(installation: Installation, outcome: Outcome, traffic: Traffic, job: s
                         outcome.wrong.append(f"capture {capture.key}: its trace is not what was sent")
         for one in session.scalars(select(Run)):
             rows = session.scalars(select(RunAccount).where(RunAccount.run_id == one.id)).all()
-            told = installation.rig.get(f"/runs/{one.key}")
-            if sum(row.device_ns for row in rows) != told["device_ns"]:
-                outcome.wrong.append(f"run {one.key}: its account does not add up to {told['device_ns']} ns")
+            answer = installation.rig.get(f"/runs/{one.key}")
+            if sum(row.device_ns for row in rows) != answer["device_ns"]:
+                outcome.wrong.append(f"run {one.key}: its account does not add up to {answer['device_ns']} ns")
     for name in ("server", "worker", "agent"):
         log = installation.parts[name].log.read_text(errors="replace")
         if "Traceback" in log:
@@ -362,8 +362,8 @@ def schedule(seed: int, keep: Path | None = None) -> Outcome:
 
 
 def _steps(installation: Installation, job: str) -> int | None:
-    told = installation.rig.get(f"/runs/{job}")
-    return None if told is None else told["steps"]
+    answer = installation.rig.get(f"/runs/{job}")
+    return None if answer is None else answer["steps"]
 
 
 def _posted(installation: Installation, record: dict[str, Any]) -> bool:

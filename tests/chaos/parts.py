@@ -1,4 +1,4 @@
-"""The parts of an installation, each a process of its own with a clock of its own, and what can happen to one."""
+"""The parts of an installation, each a process with its own clock, and what can happen to one."""
 
 from __future__ import annotations
 
