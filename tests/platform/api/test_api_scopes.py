@@ -21,7 +21,9 @@ from tightship_platform.api.scopes import declared, needs, route_scopes, scoped_
 from tightship_platform.client import API
 from tightship_platform.vocabulary import Scope
 
-PUBLIC = {*PROBED, "/login", "/logout"}
+OPEN = {*PROBED, f"{API}/health"}
+"""Routes of the API that answer without a token."""
+PUBLIC = {*OPEN, "/login", "/logout"}
 NEEDED = {
     ("POST", "/hosts/heartbeat"): Scope.INGEST,
     ("POST", "/hosts/enrol"): Scope.ENROL,
@@ -172,14 +174,14 @@ def test_the_openapi_document_names_every_route_and_body(closed: Served) -> None
         (method.upper(), path.removeprefix(API)) for path, item in document["paths"].items() for method in item
     }
     expected = {(m, p.replace(":path", "")) for m, p in NEEDED if p != "/openapi.json"}
-    assert documented == expected | {("GET", path.removeprefix(API)) for path in PROBED}
+    assert documented == expected | {("GET", path.removeprefix(API)) for path in OPEN}
     assert {"RunRecord", "Batch", "Heartbeat", "CaptureRequest", "LeaseRequest", "CaptureReport"} <= set(
         document["components"]["schemas"]
     )
     for path, item in document["paths"].items():
         for method, operation in item.items():
             assert operation["description"], f"{method} {path}"
-            if path not in PROBED:
+            if path not in OPEN:
                 assert "Needs the scope `" in operation["description"]
                 assert operation["security"]
 

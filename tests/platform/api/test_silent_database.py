@@ -106,7 +106,7 @@ def test_the_server_says_how_it_is_while_every_thread_and_connection_waits(
         with postgres.silent():
             waiting = background.submit(heartbeats, http, 3 * THREADS)
             wait_for(lambda: sum("AnyIO" in thread.name for thread in threading.enumerate()) >= THREADS)
-            with served.http(made) as prober:  # its own connection
+            with served.http() as prober:  # its own connection
                 assert ok(prober.get("/live"))["status"] == "ok"
                 for _ in range(2):
                     answer = prober.get("/ready")

@@ -298,7 +298,8 @@ def test_a_token_is_made_shown_once_listed_and_revoked(make_platform_env: Any, m
         ("ci", ["ingest", "read"], None),
         ("ops", ["admin"], None),
     ]
-    assert set(listed[0]) == {"name", "scopes", "created_ns", "last_used_ns", "revoked_ns", "expires_ns"}
+    times = {"created_ns", "last_used_ns", "revoked_ns", "expires_ns"}
+    assert set(listed[0]) == {"name", "scopes", "host", "user", "team", *times}
     assert run_cli("token", "revoke", "ci").exit_code == 0
     table = run_cli("token", "list").stdout
     assert "revoked" in table
