@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 # Most tests wait for processes, so four at once fit on two cores.
-PYTEST_ARGS ?= -n 4 --dist worksteal
+PYTEST_ARGS ?= -n 5 --dist worksteal
 
 # Hundreds of processes import the same modules: compiled once, each starts sooner.
 unexport PYTHONDONTWRITEBYTECODE

@@ -49,14 +49,17 @@ class Advice:
     """All findings, of whatever rule, whose saving is certain: with a low end above zero."""
 
 
-def advice_on(case: Case, traces: Sequence[tuple[Path, Path]], untraced_step_ns: int) -> Advice:
+def advice_on(
+    case: Case, traces: Sequence[tuple[Path, Path]], untraced_step_ns: int, idle_cores_frac: float
+) -> Advice:
     """Analyze the recordings as the platform does: the second of a rank where the first stretched its steps.
 
     :param traces: of each rank, its recording with stacks and shapes, and the one without.
     :param untraced_step_ns: mean step of the same run while nothing was recorded.
+    :param idle_cores_frac: share of the cores that the same run left idle meanwhile, as a platform's samples show it.
     :raises TightshipError: no trace can be read.
     """
-    wanted = Wanted(untraced_step_ns=untraced_step_ns, assume_proven=True)
+    wanted = Wanted(untraced_step_ns=untraced_step_ns, idle_cores_frac=idle_cores_frac, assume_proven=True)
     result = join_ranks([_of_rank(first, second, wanted) for first, second in traces], wanted)
     lengths = [length.mean for rank in result.ranks if (length := rank.summary.step_ns)]
     # Where no step of the recording was longer than those before it, savings are in recorded steps.

@@ -27,7 +27,8 @@ versions run in turns. *Measured* is the median over the alternations of what a 
 share of the step, with the interval that holds the median with a probability of 90 %. A step is the mean over one
 run, so what happens only now and then (a checkpoint, a new epoch) counts with its share. *Processor* is the processor
 time of all processes of the job per step. *Predicted* is the saving of the finding with its low and high end, in
-steps as they are without recording. *Calibrated* are the limits that the other pairs of the rule give: value plus
+steps as they are without recording; work that would move to other cores is limited by those that the job leaves idle,
+as of a captured run. *Calibrated* are the limits that the other pairs of the rule give: value plus
 their least and largest residual, from {others} others on; the pair itself is left out. *Agree*: the measured interval
 and the one that `tightship analyze` reports overlap; a rule that finds nothing says that there is at most {silent} to
 save. *As asked*: the finding asks for the very edit that was applied. Controls have nothing to fix, or a fix that

@@ -70,7 +70,8 @@ def judge(case: Case, kept: Path) -> Row:
     """
     before = Timed(**json.loads((kept / "recorded.json").read_text()))
     step_ns = before.wall_ns // before.steps
-    advice = advice_on(case, _traces(case, kept), step_ns)
+    idle_frac = max(0.0, 1 - before.cpu_ns / before.wall_ns / (os.cpu_count() or 1))
+    advice = advice_on(case, _traces(case, kept), step_ns, idle_frac)
     common = {"job": case.job, "rule": case.rule, "is_control": case.is_control, "predicted": advice.predicted}
     common |= {"as_asked": advice.as_asked, "not_judged": advice.not_judged, "certain": advice.certain}
     if case.diff is None:
