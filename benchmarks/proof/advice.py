@@ -49,9 +49,7 @@ class Advice:
     """All findings, of whatever rule, whose saving is certain: with a low end above zero."""
 
 
-def advice_on(
-    case: Case, traces: Sequence[tuple[Path, Path]], untraced_step_ns: int, idle_cores_frac: float
-) -> Advice:
+def advice_on(case: Case, traces: Sequence[tuple[Path, Path]], untraced_step_ns: int, idle_cores_frac: float) -> Advice:
     """Analyze the recordings as the platform does: the second of a rank where the first stretched its steps.
 
     :param traces: of each rank, its recording with stacks and shapes, and the one without.
