@@ -29,6 +29,12 @@ def revisions() -> list[str]:
     return sorted(schema._revisions())
 
 
+POSTGRES_ALONE = pytest.mark.parametrize(
+    "database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+"""SQLite has one process, and no locks of tables."""
+
+
 CHECKED = [revision for revision in revisions() if revision >= FIRST]
 
 
@@ -115,13 +121,9 @@ def in_order(tables: dict[str, Table]) -> list[Table]:
     return [table for table in metadata.sorted_tables if table.name in tables]
 
 
-@pytest.mark.postgres
+@POSTGRES_ALONE
 @pytest.mark.parametrize("revision", CHECKED)
-def test_no_migration_rewrites_a_table_or_changes_rows(
-    settings: Settings, engine: Engine, revision: str, database_url: str
-) -> None:
-    if not database_url.startswith("postgresql"):
-        pytest.skip("SQLite has one process and one release")
+def test_no_migration_rewrites_a_table_or_changes_rows(settings: Settings, engine: Engine, revision: str) -> None:
     known = revisions()
     databases.upgrade(settings, known[known.index(revision) - 1])
     before, files = tables_of(engine), files_of(engine)
@@ -187,13 +189,11 @@ def test_the_way_down_says_so_too(settings: Settings, engine: Engine) -> None:
     assert schema.read_version(engine).fits
 
 
-@pytest.mark.postgres
+@POSTGRES_ALONE
 def test_a_migration_gives_way_to_a_long_transaction(
-    settings: Settings, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It neither waits for ever nor makes the others wait, and is done once the table is free."""
-    if not database_url.startswith("postgresql"):
-        pytest.skip("SQLite has no locks of tables")
     monkeypatch.setattr(schema, "LOCK_S", 0.2)
     monkeypatch.setattr(schema, "PAUSE_S", 0.1)
     databases.upgrade(settings, "0007")  # the next one alters `token`
