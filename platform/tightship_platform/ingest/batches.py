@@ -76,12 +76,13 @@ def apply_batch(
 
     times = [*(row["time_ns"] for part in checked for row in part), *(step.time_ns for step in steps)]
     count = len(times) + len(allocations) + refused.count
+    # The host first: whoever makes a partition takes it before the samples that `_kept` looks at.
+    latest = max((row["time_ns"] for part in checked for row in part), default=now)
+    host_id = put_host(session, batch.host, min(latest, now), reporter)
     is_kept = _kept(session, times, keep_days, now)
     samples, host_samples, run_samples = ([row for row in part if is_kept(row["time_ns"])] for part in checked)
     steps = [step for step in steps if is_kept(step.time_ns)]
     too_old = len(times) - len(samples) - len(host_samples) - len(run_samples) - len(steps)
-    latest = max((row["time_ns"] for row in [*samples, *host_samples, *run_samples]), default=now)
-    host_id = put_host(session, batch.host, min(latest, now), reporter)
     mentioned = {row["device"] for row in (*samples, *run_samples)} | {held.device for held in allocations}
     device_ids = put_devices(session, host_id, devices, mentioned)
     first, last = _span_of_runs(run_samples, steps, allocations)
