@@ -17,6 +17,8 @@ TRACES = FOLDER / "traces"
 FIGURES = TRACES / "reference"
 """What HolisticTraceAnalysis says of the traces; below `exact`, what its definitions give in whole nanoseconds."""
 STRAGGLERS = FOLDER / "stragglers"
+HANGS = FOLDER / "hangs"
+"""Dumps of flight recorders, with what was injected."""
 
 
 def trace_paths() -> list[Path]:
