@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, union, update
+from sqlalchemy import delete, func, or_, select, union
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.facts.run.held_idle import held_idle
 from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.history import read_history, read_phases
 from tightship_analyzers.fleet.trouble import not_troubled
+from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, RunAccount, Trace
 from tightship_platform.database.models.runs import UNSETTLED
 from tightship_platform.units import NS_PER_S, now_ns
@@ -65,8 +66,8 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     """Make a run's account again; bucket → device-ns, summing to the run's device time exactly."""
     now = now_ns() if now is None else now
     # Two at once would insert the same rows: the run's row is the lock, and is read again under it.
-    session.execute(update(Run).where(Run.id == run.id).values(accounted_ns=Run.accounted_ns))
-    session.refresh(run)
+    if not locked(session, select(Run).where(Run.id == run.id)):
+        return {}  # it was deleted meanwhile
     history, phases = read_history(session, run), read_phases(session, run)
     idle = held_idle(history)
     held = [

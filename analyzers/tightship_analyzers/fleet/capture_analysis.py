@@ -203,7 +203,9 @@ def _join(database: Database, key: str) -> None:
             failed.append(str(error))
     _store(database, key, join_ranks(parts, failed=failed) if parts else None, failed, catalogue)
     with database.session() as session:
-        account_run(session, session.get_one(Run, run_id))
+        run = session.get(Run, run_id)
+        if run is not None:  # it was not deleted meanwhile
+            account_run(session, run)
 
 
 def _store(database: Database, key: str, analysis: RunAnalysis | None, failed: list[str], catalogue: str) -> None:

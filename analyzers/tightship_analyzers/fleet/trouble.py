@@ -36,7 +36,9 @@ def for_each_run(database: Database, run_ids: Iterable[int], work: Callable[[Ses
     for run_id in run_ids:
         try:
             with database.session() as session:
-                run = session.get_one(Run, run_id)
+                run = session.get(Run, run_id)
+                if run is None:  # it was deleted meanwhile
+                    continue
                 run.trouble, run.trouble_ns = None, None
                 work(session, run)
         except DBAPIError as error:

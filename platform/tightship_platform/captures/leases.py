@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, or_, select, update
+from sqlalchemy import Row, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from tightship_platform import validation
@@ -19,6 +19,7 @@ from tightship_platform.captures.transitions import (
     release,
     renew,
 )
+from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Capture, Run
 from tightship_platform.database.reporters import ANYBODY, Reporter, require_host
 from tightship_platform.errors import Conflict, Invalid
@@ -70,10 +71,10 @@ def lease(
     leases = []
     for run_id in sorted(ours):
         # The run's lock makes "one at a time" hold among agents; always in order of id, so that nobody deadlocks.
-        session.execute(update(Run).where(Run.id == run_id).values(key=Run.key))
-        capture = _take_one(session, run_id, host, now)
+        of_run = locked(session, select(Run).where(Run.id == run_id))
+        capture = _take_one(session, run_id, host, now) if of_run else None
         if capture is not None:
-            run = session.get_one(Run, run_id)
+            [run] = of_run
             leases.append(
                 Lease(
                     capture=capture.key,

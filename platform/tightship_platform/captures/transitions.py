@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
+from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Capture, Run, SecondPass, Trace
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.units import NS_PER_S, plural
@@ -36,11 +37,10 @@ def lock(session: Session, key: str) -> Capture:
 
     :raises NotFound: there is none of that key.
     """
-    session.execute(update(Capture).where(Capture.key == key).values(key=Capture.key))
-    capture = session.scalar(select(Capture).where(Capture.key == key).execution_options(populate_existing=True))
-    if capture is None:
+    found = locked(session, select(Capture).where(Capture.key == key))
+    if not found:
         raise NotFound("capture", key[:40], "see `tightship captures`")
-    return capture
+    return found[0]
 
 
 def move(capture: Capture, state: CaptureState, now: int, reason: str | None = None) -> None:

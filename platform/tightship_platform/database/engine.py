@@ -2,8 +2,8 @@
 
 [Note: write locks] SQLite sessions stay in the driver's classic mode: reads run outside a transaction and the first
 write begins one. A transaction therefore never starts as a reader and then fails as a writer ("database is locked"
-without waiting); what has to be read and changed together takes its lock first, with a write that changes nothing
-(`UPDATE capture SET key = key WHERE …`): a row lock on PostgreSQL, the write lock on SQLite.
+without waiting); what has to be read and changed together takes its lock first (`locks`): that of
+its rows on PostgreSQL, that of the database on SQLite.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import false, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tightship_platform import captures, validation
+from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, Workflow
 from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing
@@ -89,8 +90,8 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
 
 def lock_run(session: Session, key: str) -> Run:
     """The run, which exists, with its row locked until the transaction ends."""
-    session.execute(update(Run).where(Run.key == key).values(key=Run.key).execution_options(synchronize_session=False))
-    return session.scalars(select(Run).where(Run.key == key).execution_options(populate_existing=True)).one()
+    [run] = locked(session, select(Run).where(Run.key == key))
+    return run
 
 
 def runs_by_key(
@@ -138,10 +139,7 @@ def runs_by_key(
 def _lock_runs(session: Session, keys: Collection[str]) -> dict[str, Run]:
     """These runs, which exist, with their rows locked until the transaction ends: in order of key, so that nobody
     deadlocks, and in one statement, so that a host with many runs does not hold up the others."""
-    # On SQLite, where rows have no locks, a write that changes nothing takes the database's.
-    session.execute(update(Run).where(false()).values(key=Run.key).execution_options(synchronize_session=False))
-    locked = select(Run).where(Run.key.in_(keys)).order_by(Run.key).with_for_update(key_share=True)
-    return {run.key: run for run in session.scalars(locked.execution_options(populate_existing=True))}
+    return {run.key: run for run in locked(session, select(Run).where(Run.key.in_(keys)).order_by(Run.key))}
 
 
 def seen(run: Run, at_ns: int) -> None:
@@ -223,7 +221,7 @@ def _workflow_of(session: Session, name: str, team: str | None, run_id: int | No
     others = select(Run.team).where(Run.workflow_id == workflow.id, Run.id.is_distinct_from(run_id)).limit(1)
     found = session.execute(others).one_or_none()
     if found is None:  # the first run: of two at once, one is
-        session.execute(update(Workflow).where(Workflow.id == workflow.id).values(name=Workflow.name))
+        locked(session, select(Workflow).where(Workflow.id == workflow.id))
         found = session.execute(others).one_or_none()
     if found is None or found.team == team:
         return workflow
