@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, reporter, require
+from tightship_platform.api.insisting import require_own_risk
 from tightship_platform.api.polls import Polls
 from tightship_platform.api.reply import Answer, Config, Db, count_request
 from tightship_platform.api.scopes import needs, scoped_router
@@ -28,12 +29,13 @@ router = scoped_router("captures")
 @router.post("/captures", dependencies=[needs(Scope.CAPTURE)], response_model=Capture)
 def ask(body: CaptureRequest, database: Db) -> Answer:
     """Ask for one trace per rank of a running run; answers the capture. It says who asked: the token, where there is
-    one, else what the request says."""
+    one, else what the request says. Only a token of the run's team or user, or an administrator's, may `insist`."""
     caller = require(Scope.CAPTURE)
     if caller is not LOOPBACK:
         body.requested_by = caller.name
     with database.session() as session:
         capture = captures.request(session, body)
+        require_own_risk(body.params, f"run {capture.run.key}", user=capture.run.user_name)
         audit(session, caller.name, "capture.request", capture.key, run=capture.run.key, params=capture.params)
         return_value = capture_queries.get_capture(session, capture.key)
     return Answer(return_value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tightship_platform import captures
 from tightship_platform.api.auth import require
+from tightship_platform.api.insisting import require_own_risk
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database.audit import audit
@@ -34,9 +35,11 @@ def list_workflows(database: Db, limit: int = 1000) -> Answer:
 
 @router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=WorkflowSchedule)
 def set_schedule(name: str, body: Schedule, database: Db) -> Answer:
-    """Set or end the capture schedule of a workflow; answers the schedule that is in force."""
+    """Set or end the capture schedule of a workflow; answers the schedule that is in force. Only a token of the
+    workflow's team, or an administrator's, may `insist`."""
     with database.session() as session:
         schedule = captures.set_schedule(session, name, body.every_ns, body.params)
+        require_own_risk(body.params, f"all runs of {name[:200]!r}")
         audit(session, require(Scope.CAPTURE).name, "workflow.schedule", name, every_ns=body.every_ns)
         in_force = None if schedule is None else workflows.public_schedule(schedule)
     return Answer(WorkflowSchedule(workflow=name, schedule=in_force))
