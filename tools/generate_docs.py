@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -103,6 +104,8 @@ def _type_words(kind: Any) -> str:
         return f"array of {_type_words(arguments[0])}"
     if origin is dict:
         return f"object of {_type_words(arguments[1])}"
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return " or ".join(f'`"{value}"`' for value in kind)
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)
     if arguments:

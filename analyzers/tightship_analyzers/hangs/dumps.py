@@ -28,9 +28,40 @@ MAX_BYTES = 64 * 2**20
 MAX_SIZES = 32
 """Tensors of an entry whose sizes are compared."""
 _PLAIN = frozenset(
-    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE"
-    " EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS DICT LIST"
-    " BINPUT LONG_BINPUT BINGET LONG_BINGET MEMOIZE".split()
+    (
+        "PROTO",
+        "FRAME",
+        "STOP",
+        "MARK",
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG1",
+        "BINFLOAT",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+        "EMPTY_TUPLE",
+        "TUPLE",
+        "TUPLE1",
+        "TUPLE2",
+        "TUPLE3",
+        "APPEND",
+        "APPENDS",
+        "SETITEM",
+        "SETITEMS",
+        "DICT",
+        "LIST",
+        "BINPUT",
+        "LONG_BINPUT",
+        "BINGET",
+        "LONG_BINGET",
+        "MEMOIZE",
+    )
 )
 _PEERS = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 
@@ -160,7 +191,7 @@ def _unpickle(data: bytes) -> Any:
             raise pickle.UnpicklingError(f"it has the operation {opcode.name}")
         if opcode.name in ("BINPUT", "LONG_BINPUT"):
             puts += 1
-            if argument > puts:  # the unpickler makes room for all numbers below
+            if not isinstance(argument, int) or argument > puts:  # the unpickler makes room for all numbers below
                 raise pickle.UnpicklingError(f"it remembers value {argument} as its {puts}.")
     return _PlainUnpickler(io.BytesIO(data)).load()
 
@@ -242,7 +273,7 @@ def _place(frames: Sequence[Any]) -> str | None:
 
 
 def _joined(entries: Sequence[Entry]) -> list[Entry]:
-    """Without the ends of batches: operations of a batch are complete when its end is, which is an entry of its own."""
+    """Without the ends of batches: operations of a batch are complete when its end is, a separate entry."""
     kept: list[Entry] = []
     for entry in entries:
         if not entry.name.startswith("coalesced"):

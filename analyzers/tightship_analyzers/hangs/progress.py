@@ -30,7 +30,7 @@ class Job:
     def _merged(self) -> dict[str, Group]:
         """Each group as the first rank describes it that knows its members; else who has an entry in it is one.
 
-        Gloo's recorder names no members: whoever never was in an operation of a group cannot be told from a stranger.
+        Gloo's recorder names no members: whoever never was in an operation of a group may be a member or not.
         """
         merged: dict[str, Group] = {}
         for dump in self.dumps.values():

@@ -1,10 +1,9 @@
 """Who waits for whom in a hung job, and for whom everybody waits in the end.
 
-Each rank waits in the oldest operation that it has called and not completed. Whom it waits for: the members that are not
-in it; else those that are, behind something older of their own; else those whose device has not begun it where its own
-has; else itself, where others are further. Ranks that
-others wait for and that wait for nobody else are the culprits. What kept them, host or device, is mostly not in a dump:
-what it does not hold is not guessed.
+Each rank waits in the oldest operation that it has called and not completed. It waits for the members that are not in
+it; else for those that are in it behind something older of their own; else for those whose device has not begun it; else
+for itself, where others are further. Ranks that others wait for and that wait for nobody else are the culprits. What
+kept them, host or device, is mostly not in a dump: what it does not hold is not guessed.
 """
 
 from __future__ import annotations
@@ -198,24 +197,24 @@ def _verdict(culprits: Sequence[HangCulprit], waits: Sequence[HangWait]) -> str:
             f"{who} {'wait' if 'and' in who else 'waits'} in {where}; the dumps do not name all members of the group."
         )
     kinds = dict.fromkeys(culprit.kind for culprit in culprits)
-    said = "; ".join(_said(kind, [culprit for culprit in culprits if culprit.kind is kind]) for kind in kinds)
+    who = "; ".join(_sentence(kind, [culprit for culprit in culprits if culprit.kind is kind]) for kind in kinds)
     front = [wait for wait in waits if wait.direct]
     if not front:
-        return f"{said}."
+        return f"{who}."
     waiting = sum(len(wait.waiting) for wait in front)
     behind = sum(len(wait.waiting) for wait in waits) - waiting
     most = front[0]
     of_them = f", {len(most.waiting)} of them in {_named(most.operation)}" if len(front) > 1 else ""
     inside = f" in {_named(most.operation)}" if len(front) == 1 else ""
     more = f", and {plural(behind, 'more rank')} behind these" if behind else ""
-    return f"{said}. {plural(waiting, 'rank waits', 'ranks wait')} for {_them(culprits)}{inside}{of_them}{more}."
+    return f"{who}. {plural(waiting, 'rank waits', 'ranks wait')} for {_them(culprits)}{inside}{of_them}{more}."
 
 
 def _them(culprits: Sequence[HangCulprit]) -> str:
     return "it" if len(culprits) == 1 else "them"
 
 
-def _said(kind: HangKind, culprits: Sequence[HangCulprit]) -> str:
+def _sentence(kind: HangKind, culprits: Sequence[HangCulprit]) -> str:
     who, several = _who(c.rank for c in culprits), len(culprits) > 1
     operations = list(dict.fromkeys(_named(c.operation) for c in culprits))
     where = operations[0] if len(operations) == 1 else "the operations below"

@@ -57,7 +57,7 @@ def test_nothing_is_called(tmp_path: Path) -> None:
 )
 def test_what_is_no_dump(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "dump_0").write_bytes(data)
-    with pytest.raises(Invalid, match="Dump dump_0 is .*; expected a flight recorder's dump"):
+    with pytest.raises(Invalid, match=r"Dump dump_0 is .*; expected a flight recorder's dump"):
         read_dumps([tmp_path])
 
 
@@ -80,5 +80,5 @@ def test_the_command(tmp_path: Path) -> None:
     shown = CliRunner().invoke(why, [str(tmp_path)])
     assert shown.exit_code == 0
     assert "No rank waits for another" in shown.output
-    told = CliRunner().invoke(why, [str(tmp_path), "--json"])
-    assert json.loads(told.output)["dumps"] == [0]
+    printed = CliRunner().invoke(why, [str(tmp_path), "--json"])
+    assert json.loads(printed.output)["dumps"] == [0]

@@ -43,6 +43,10 @@ def report_of(
     return judge(read_dumps([folder]))
 
 
+def same(ranks: int) -> dict[int, list[dict[str, Any]]]:
+    return {rank: [entry(5)] for rank in range(ranks)}
+
+
 def kinds(report: HangReport) -> list[tuple[int, HangKind]]:
     return [(culprit.rank, culprit.kind) for culprit in report.culprits]
 
@@ -67,13 +71,13 @@ def test_what_others_have_completed(tmp_path: Path) -> None:
 
 
 def test_all_are_in_it(tmp_path: Path) -> None:
-    report = report_of(tmp_path, dict.fromkeys(range(4), [entry(5)]))
+    report = report_of(tmp_path, same(4))
     assert kinds(report) == [(rank, HangKind.INSIDE) for rank in range(4)]
     assert report.verdict == "Ranks 0, 1, 2 and 3 are in all_reduce 5 of default_pg, and none gets out."
 
 
 def test_one_calls_something_else(tmp_path: Path) -> None:
-    ranks = dict.fromkeys(range(3), [entry(5)]) | {3: [entry(5, "broadcast")]}
+    ranks = same(3) | {3: [entry(5, "broadcast")]}
     report = report_of(tmp_path, ranks)
     assert kinds(report) == [(3, HangKind.MISMATCHED)]
     assert [(w.waiting, w.missing) for w in report.waits] == [([0, 1, 2], [3])]
@@ -91,7 +95,7 @@ def test_sizes_may_differ_where_a_collective_permits_it(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_a_dump(tmp_path: Path) -> None:
-    report = report_of(tmp_path, dict.fromkeys(range(3), [entry(5)]))
+    report = report_of(tmp_path, same(3))
     assert (report.ranks, kinds(report)) == (4, [(3, HangKind.NO_DUMP)])
     assert report.verdict.startswith("There is no dump of rank 3, which is missed in all_reduce 5 of default_pg.")
 
@@ -125,7 +129,7 @@ def test_a_batch_is_complete_when_its_end_is(tmp_path: Path, state: str) -> None
 
 
 def test_how_far_a_rank_is_stands_in_its_status(tmp_path: Path) -> None:
-    """Newer entries push out older ones. Rank 3 has not called what the others wait in: it sends, and 2 does not receive."""
+    """Rank 3 has not called what the others wait in: it sends, and 2 does not receive."""
     ranks = {rank: [entry(5)] for rank in range(3)} | {3: [entry(9, "send 3->2")]}
     report = report_of(tmp_path, ranks, enqueued={3: 4})
     assert kinds(report) == [(2, HangKind.DEADLOCKED), (3, HangKind.DEADLOCKED)]
