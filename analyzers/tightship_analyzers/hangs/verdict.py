@@ -1,7 +1,7 @@
 """Who waits for whom in a hung job, and for whom everybody waits in the end.
 
 Each rank waits in the oldest operation that it has called and not completed. It waits for the members that are not in
-it; else for those that are in it behind something older of their own; else for those whose device has not begun it; else
+it; else for those in it behind something older of their own; else for those whose device has not begun it; else
 for itself, where others are further. Ranks that others wait for and that wait for nobody else are the culprits. What
 kept them, host or device, is mostly not in a dump: what it does not hold is not guessed.
 """
