@@ -25,6 +25,7 @@ from tightship_platform import captures, ingest
 from tightship_platform.captures import analysis, store_owner
 from tightship_platform.captures.artifact_store import ArtifactStore, StoreTrouble
 from tightship_platform.captures.transitions import MAX_ANALYSIS_ATTEMPTS
+from tightship_platform.database import ranked_workflows
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Finding, Opportunity, Run, RunAccount, Trace
 from tightship_platform.errors import NotFound
@@ -232,7 +233,8 @@ def test_a_run_that_counted_no_step_is_unexplained_and_no_saving_is_carried_over
         finish(session, "a2")
         assert accounting.account_run(session, stepless) == {"unexplained": END - T0}
         accounting.account_run(session, session.scalars(select(Run).where(Run.key == "a1")).one())
-        ranking.rank_all(session, now=END)
+    ranking.rank_changed(database, now=END)
+    with database.session() as session:
         [first] = opportunities.list_opportunities(session)
     assert first.device_ns == LAST_STEP - FIRST_STEP
 
@@ -333,7 +335,8 @@ def test_opportunities_are_ranked_and_keep_their_state(database: Database, artif
     with database.session() as session:
         for run in session.scalars(select(Run)).all():
             accounting.account_run(session, run)
-        assert ranking.rank_all(session, now=END) == 2
+    assert ranking.rank_changed(database, now=END) == 2
+    with database.session() as session:
         first, second = opportunities.list_opportunities(session)
     assert [(one.position, one.workflow, one.rules) for one in (first, second)] == [
         (1, "vision", ["starved-input"]),
@@ -346,9 +349,11 @@ def test_opportunities_are_ranked_and_keep_their_state(database: Database, artif
         [finding] = findings.list_findings(session, workflow="vision")
         assert first.findings == [finding.finding]
         assert first.recoverable_device_ns == pytest.approx(finding.saving.share_frac * stepping, rel=1e-9)
-        session.get_one(Opportunity, first.opportunity).state = OpportunityState.DISMISSED.value
+        row = session.get_one(Opportunity, first.opportunity)
+        row.state = OpportunityState.DISMISSED.value
+        ranked_workflows.mark(session, [row.workflow_id])
+    assert ranking.rank_changed(database, now=END + S) == 1
     with database.session() as session:
-        ranking.rank_all(session, now=END + S)
         again = opportunities.list_opportunities(session)
     assert [(one.opportunity, one.state, one.position) for one in again] == [
         (second.opportunity, "open", 1),
@@ -363,14 +368,16 @@ def test_an_open_opportunity_without_findings_disappears(database: Database, art
     with database.session() as session:
         for run in session.scalars(select(Run)).all():
             accounting.account_run(session, run)
-        ranking.rank_all(session, now=END)
+    ranking.rank_changed(database, now=END)
+    with database.session() as session:
         for row in session.scalars(select(Opportunity)):
             if row.rules == ["starved-input"]:
                 row.state = OpportunityState.APPLIED.value
         for trace in session.scalars(select(Trace)):
             trace.summary = trace.summary | {"claims": []}
+            ranked_workflows.mark(session, [trace.run.workflow_id])
+    ranking.rank_changed(database, now=END)
     with database.session() as session:
-        ranking.rank_all(session, now=END)
         left = opportunities.list_opportunities(session)
     assert [(one.rules, one.state) for one in left] == [(["starved-input"], "applied")]
 
@@ -379,8 +386,12 @@ def test_runs_of_long_ago_do_not_count(database: Database, artifacts: ArtifactSt
     analysed(database, artifacts, "starved")
     with database.session() as session:
         accounting.account_run(session, session.scalars(select(Run)).one())
-        assert ranking.rank_all(session, now=T0 + ranking.RECENT_NS + S) == 0
-        assert ranking.rank_all(session, now=T0 + ranking.RECENT_NS) == 1
+    counts = []
+    for age_ns in (ranking.RECENT_NS - 2 * ranking.AGAIN_NS, ranking.RECENT_NS, ranking.RECENT_NS + ranking.AGAIN_NS):
+        ranking.rank_changed(database, now=T0 + age_ns)
+        with database.session() as session:
+            counts.append(len(opportunities.list_opportunities(session)))
+    assert counts == [1, 1, 0], "nothing changed but the time"
 
 
 def test_recording_that_slows_the_job_widens_the_saving(database: Database, artifacts: ArtifactStore) -> None:
@@ -424,7 +435,8 @@ def test_a_run_that_marks_no_steps_is_judged_by_its_recording(
         buckets = accounting.account_run(session, run)
         assert sum(buckets.values()) == END - T0, "to the ns"
         assert not {"startup", "shutdown"} & set(buckets) and buckets["productive"] > 0
-        ranking.rank_all(session, now=END)
+    ranking.rank_changed(database, now=END)
+    with database.session() as session:
         found = findings.list_findings(session)
         [first, *_] = opportunities.list_opportunities(session)
         [trace] = session.scalars(select(Trace)).all()

@@ -48,7 +48,8 @@ def judged(database: Database, **end: Any) -> tuple[list[dict[str, Any]], list[d
         assert idleness.due_runs(session) == [run.id]
         idleness.judge_run(session, run, now=END)
         assert idleness.due_runs(session) == []
-        ranking.rank_all(session, now=END)
+    ranking.rank_changed(database, now=END)
+    with database.session() as session:
         return findings.list_findings(session), opportunities.list_opportunities(session)
 
 

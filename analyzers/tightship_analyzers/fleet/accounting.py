@@ -12,6 +12,7 @@ from tightship_analyzers.facts.run.held_idle import held_idle
 from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.history import read_history, read_phases
 from tightship_analyzers.fleet.trouble import not_troubled
+from tightship_platform.database import ranked_workflows
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, RunAccount, Trace
 from tightship_platform.database.models.runs import UNSETTLED
@@ -79,6 +80,7 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     session.execute(delete(RunAccount).where(RunAccount.run_id == run.id))
     session.add_all(RunAccount(run_id=run.id, bucket=bucket, device_ns=ns) for bucket, ns in buckets.items())
     run.accounted_ns = now
+    ranked_workflows.mark(session, [run.workflow_id])
     return buckets
 
 

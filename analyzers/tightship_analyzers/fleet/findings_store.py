@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from tightship_analyzers.analysis.analyze_rank import public_finding
 from tightship_analyzers.findings import model as rules
+from tightship_platform.database import ranked_workflows
 from tightship_platform.database.models import Capture, Finding, Run, StoredPart, Trace
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.run import RunAnalysis
@@ -66,3 +67,4 @@ def replace_findings(
     for row in old.values():
         session.delete(row)
     session.flush()
+    ranked_workflows.mark(session, session.scalars(select(Run.workflow_id).where(Run.id == run_id)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from tightship_analyzers.findings.track_record import expected, led_by_proven
@@ -22,45 +24,99 @@ from tightship_analyzers.fleet.opportunities import (
     rank_workflow,
     standing_of_opportunity,
 )
-from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
+from tightship_platform.database import ranked_workflows
+from tightship_platform.database.engine import Database
+from tightship_platform.database.locks import begin_writing, locked
+from tightship_platform.database.models import Finding, Opportunity, RankedWorkflow, Run, RunAccount, Trace, Workflow
+from tightship_platform.database.trouble import is_away
+from tightship_platform.database.upsert import add_missing
 from tightship_platform.results.analysis.rank import is_stretched
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import OpportunityState
 
+log = logging.getLogger(__name__)
+
 RECENT_NS = 7 * 86_400 * NS_PER_S
+AGAIN_NS = 3600 * NS_PER_S
+"""A workflow with opportunities is ranked again after this time though nothing was marked."""
 RECENT_RUNS = 20
 """Per workflow, the newest ones; also none that began more than RECENT_NS ago, unless it still runs."""
 
+_LOCK_KEY = 0x72616E6B696E67
 
-def rank_all(session: Session, *, now: int | None = None) -> int:
-    """Bring all opportunities up to date and number them; returns how many there are.
+
+def rank_changed(database: Database, *, now: int | None = None) -> int:
+    """Bring the opportunities of workflows that have changed up to date, and number all; returns how many were ranked.
 
     A row keeps its id and its state as long as the same rules of the same workflow claim something. One that is no
     longer backed by findings disappears if it is open, and stays as a record if somebody acted on it.
+
+    Each workflow is a transaction. One that fails keeps what it has, and is ranked again when something changes.
     """
     now = now_ns() if now is None else now
-    # Two at once would insert the same rows: the workflows' rows are the lock.
-    session.execute(update(Workflow).values(name=Workflow.name))
-    existing = {(row.workflow_id, row.key): row for row in session.scalars(select(Opportunity))}
-    backed: set[tuple[int, str]] = set()
-    for workflow_id in session.scalars(select(Workflow.id).order_by(Workflow.id)).all():
-        for ranked in rank_workflow(_recent(session, workflow_id, now)):
-            key = (workflow_id, ranked.key)
-            backed.add(key)
-            row = existing.get(key)
-            if row is None:
-                row = existing[key] = Opportunity(
-                    workflow_id=workflow_id, key=ranked.key, state=OpportunityState.OPEN.value, position=0
-                )
-                session.add(row)
-            _update(row, ranked, now)
-    for key in [key for key, row in existing.items() if key not in backed and row.state == OpportunityState.OPEN]:
-        session.delete(existing.pop(key))
-    _number(existing.values())
-    return len(existing)
+    with database.session() as session:
+        due = due_workflows(session, now)
+    for workflow_id in due:
+        try:
+            with database.session() as session:
+                _rank(session, workflow_id, now)
+        except DBAPIError as error:
+            if is_away(error):
+                raise
+            why = " ".join(str(error.orig).split())
+            log.warning("Workflow %d: its opportunities could not be ranked, and are again: %s", workflow_id, why)
+        except Exception:  # one bad workflow must not block those after it
+            _leave(database, workflow_id, now)
+    if due:
+        with database.session() as session:
+            _number(session)
+    return len(due)
 
 
-def _number(rows: Iterable[Opportunity]) -> None:
+def due_workflows(session: Session, now: int) -> list[int]:
+    """Workflows that were marked since they were ranked, or that have an opportunity and were not ranked for AGAIN_NS:
+    runs grow old without being changed. And those that a clock far ahead has ranked."""
+    made = RankedWorkflow
+    has_any = select(Opportunity.id).where(Opportunity.workflow_id == Workflow.id).exists()
+    is_old = or_((made.ranked_ns <= now - AGAIN_NS) & has_any, made.ranked_ns > now + AGAIN_NS)
+    wanted = select(Workflow.id).outerjoin(made, made.workflow_id == Workflow.id)
+    wanted = wanted.where(or_(made.workflow_id.is_(None), made.marked != made.ranked, is_old))
+    return list(session.scalars(wanted.order_by(Workflow.id)))
+
+
+def _rank(session: Session, workflow_id: int, now: int) -> None:
+    never = {"workflow_id": workflow_id, "marked": 0, "ranked": ranked_workflows.NEVER, "ranked_ns": 0}
+    add_missing(session, RankedWorkflow, [never])
+    # Two at once would insert the same opportunities.
+    [made] = locked(session, select(RankedWorkflow).where(RankedWorkflow.workflow_id == workflow_id))
+    existing = {
+        row.key: row for row in session.scalars(select(Opportunity).where(Opportunity.workflow_id == workflow_id))
+    }
+    for ranked in rank_workflow(_recent(session, workflow_id, now)):
+        row = existing.pop(ranked.key, None)
+        if row is None:
+            row = Opportunity(workflow_id=workflow_id, key=ranked.key, state=OpportunityState.OPEN.value, position=0)
+            session.add(row)
+        _update(row, ranked, now)
+    for row in existing.values():
+        if row.state == OpportunityState.OPEN:
+            session.delete(row)
+    made.ranked, made.ranked_ns = made.marked, now
+
+
+def _leave(database: Database, workflow_id: int, now: int) -> None:
+    log.exception("The opportunities of workflow %d could not be ranked", workflow_id)
+    with database.session() as session:
+        made = session.get(RankedWorkflow, workflow_id)
+        if made is not None:
+            made.ranked, made.ranked_ns = made.marked, now
+
+
+def _number(session: Session) -> None:
+    begin_writing(session)
+    if session.get_bind().dialect.name == "postgresql":  # two at once would give the same numbers
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+    rows = session.scalars(select(Opportunity)).all()
     by_saving = sorted(rows, key=lambda row: (-expected(row.rules, row.low, row.high), row.key))
     ordered = led_by_proven(by_saving, lambda row: standing_of_opportunity(row.rules))
     ordered.sort(key=lambda row: row.state != OpportunityState.OPEN)

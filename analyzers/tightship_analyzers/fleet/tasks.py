@@ -24,8 +24,7 @@ def analyze_capture(key: str) -> None:
     if work.rank is not None:
         send(settings, ANALYZE_CAPTURE, key)
         return
-    with database.session() as session:
-        ranking.rank_all(session)
+    ranking.rank_changed(database)
 
 
 @shared_task(name="tightship_analyzers.account_runs")  # type: ignore[untyped-decorator]
@@ -52,5 +51,4 @@ def judge_samples() -> None:
 @quietly
 def rank_opportunities() -> None:
     """Bring the opportunities in line with the findings."""
-    with process_database().session() as session:
-        ranking.rank_all(session)
+    ranking.rank_changed(process_database())

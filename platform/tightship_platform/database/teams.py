@@ -30,6 +30,7 @@ _OF_WORKFLOWS: tuple[Any, ...] = (
     models.CaptureSchedule.workflow_id,
     models.Opportunity.workflow_id,
     models.Plan.workflow_id,
+    models.RankedWorkflow.workflow_id,
     models.Workflow.id,
 )
 OF_OTHERS = frozenset({"SecondPass", "StoredPart", "CaptureAnalysis", "Verification"})

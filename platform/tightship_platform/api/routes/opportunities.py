@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tightship_platform.api.auth import require
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
-from tightship_platform.database import models
+from tightship_platform.database import models, ranked_workflows
 from tightship_platform.database.audit import audit
 from tightship_platform.queries import opportunities
 from tightship_platform.results.opportunity import Opportunity
@@ -42,5 +42,6 @@ def change_state(key: int, body: StateChange, database: Db) -> Answer:
             audit(session, caller.name, "opportunity.state", str(key), before=row.state, after=body.state.value)
             row.state, row.updated_ns = body.state.value, now_ns()
             session.flush()
+            ranked_workflows.mark(session, [row.workflow_id])  # those that are not open come last
         answer = opportunities.get_opportunity(session, key)
     return Answer(answer)

@@ -11,7 +11,14 @@ from tightship_platform.database.models.captures import (
     StoredPart,
     Trace,
 )
-from tightship_platform.database.models.findings import Action, Finding, Opportunity, Plan, Verification
+from tightship_platform.database.models.findings import (
+    Action,
+    Finding,
+    Opportunity,
+    Plan,
+    RankedWorkflow,
+    Verification,
+)
 from tightship_platform.database.models.inventory import Device, Host
 from tightship_platform.database.models.metrics import (
     DirtyHour,
@@ -43,6 +50,7 @@ __all__ = [
     "Opportunity",
     "Plan",
     "PlanRequest",
+    "RankedWorkflow",
     "RemovedDay",
     "RolledUp",
     "Rollup",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Float, ForeignKey, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
+from tightship_platform.database.models.base import Base, BigId, json_dict, json_list, name, ns, pk
 from tightship_platform.database.models.captures import Trace
 from tightship_platform.database.models.runs import Run, Workflow
 
@@ -67,6 +67,19 @@ class Opportunity(_Saving, Base):
     updated_ns: Mapped[ns]
 
     workflow: Mapped[Workflow] = relationship()
+
+
+class RankedWorkflow(Base):
+    """Whether a workflow's opportunities are up to date: see `database.ranked_workflows`."""
+
+    __tablename__ = "ranked_workflow"
+
+    workflow_id: Mapped[int] = mapped_column(BigId, ForeignKey("workflow.id", ondelete="CASCADE"), primary_key=True)
+    marked: Mapped[int] = mapped_column(BigInteger)
+    """How often it was marked."""
+    ranked: Mapped[int] = mapped_column(BigInteger)
+    """`marked` as it was when it was last ranked."""
+    ranked_ns: Mapped[ns]
 
 
 class Plan(Base):
