@@ -27,8 +27,14 @@ def report_alive(home: Path, part: str) -> None:
 
 def liveness_age_s(home: Path, part: str) -> float | None:
     """Seconds since `part` last said that it is alive; null when it never did."""
+    alive_s = last_alive_s(home, part)
+    return None if alive_s is None else max(0.0, time.time() - alive_s)
+
+
+def last_alive_s(home: Path, part: str) -> float | None:
+    """When `part` last said that it is alive, in seconds since 1970; null when it never did."""
     try:
-        return max(0.0, time.time() - _file(home, part).stat().st_mtime)
+        return _file(home, part).stat().st_mtime
     except FileNotFoundError:
         return None
 

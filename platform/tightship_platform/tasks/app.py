@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from celery import Celery
 from celery.exceptions import OperationalError
 from kombu.exceptions import KombuError
+from kombu.transport import TRANSPORT_ALIASES
 from redis.exceptions import RedisError
 
 from tightship_platform.database.time_limits import TASK_S
@@ -40,6 +41,8 @@ _CONNECT_S = 3
 REQUEST_ID = "tightship_request_id"
 """Header of a message: the request that led to it."""
 _KNOCK_S = 1
+# Under the name of the scheme, by which kombu also knows whether to use TLS.
+TRANSPORT_ALIASES |= dict.fromkeys(("redis", "rediss"), "tightship_platform.tasks.redis_broker:Transport")
 
 
 def _broker(settings: Settings) -> dict[str, object]:

@@ -13,17 +13,20 @@ from types import FrameType
 from typing import Any
 
 from celery import bootsteps, signals
-from celery.beat import PersistentScheduler, Service
+from celery.beat import PersistentScheduler, SchedulingError, Service
 from celery.platforms import SecurityWarning
+from celery.worker import state
 
 from tightship_platform.logs import configure_logging, new_request_id, set_request_id
-from tightship_platform.processes.liveness import hold_lock, report_alive
+from tightship_platform.processes.liveness import hold_lock, last_alive_s, report_alive
 from tightship_platform.processes.metrics import METRICS
 from tightship_platform.processes.metrics_listener import MetricsListener
 from tightship_platform.settings import Settings
-from tightship_platform.tasks.app import PERIODIC_QUEUE, QUEUE, REQUEST_ID, create_celery, shown_url
+from tightship_platform.tasks.app import PERIODIC_QUEUE, QUEUE, REQUEST_ID, create_celery, queue_lengths, shown_url
+from tightship_platform.tasks.quietly import BROKER_TROUBLE, without_traceback
 from tightship_platform.tasks.reserved import Reserved, follow_parent
 from tightship_platform.tasks.task_times import TaskTimes
+from tightship_platform.tasks.watchdog import Signs, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -39,50 +42,104 @@ FAREWELL_S = 1.0
 
 
 class Schedule(PersistentScheduler):  # type: ignore[misc]  # celery carries no types
-    """Celery's scheduler that also leaves a sign of life at each tick."""
+    """Celery's scheduler that also leaves a sign of life at each tick, and outlives a set clock and a full disk."""
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due; seconds until the next look."""
         report_alive(self.app.tightship_home, "beat")
+        self._follow_clock()
         return min(float(super().tick(*args, **kwargs)), LIVENESS_S)
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send a task that is due. Where the broker does not take it, that is one line: it comes again."""
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except SchedulingError as error:
+            cause = error.__context__
+            if isinstance(cause, BROKER_TROUBLE):
+                log.warning("%s is not sent (%s); it comes again", entry.name, " ".join(str(cause).split()))
+            else:
+                log.exception("%s is not sent", entry.name)
+
+    def sync(self) -> None:
+        """Keep on disk what ran when, so that what is due every hour also runs where this process lives for less."""
+        try:
+            super().sync()
+        except OSError as error:
+            log.warning("The schedule is not kept in %s (%s)", self.schedule_filename, error)
+
+    def _follow_clock(self) -> None:
+        now = self.app.now()
+        ahead = [entry for entry in self.schedule.values() if entry.last_run_at > now]
+        if ahead:  # the clock was set back; they would wait until it is again where it was
+            for entry in ahead:
+                entry.last_run_at = now
+            self._heap = None
 
 
 class _Liveness(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carries no types
     """Leaves the worker's sign of life, and ends the worker when its embedded beat, or its process for periodic tasks,
-    has died."""
+    has died, or when its watchdog says so."""
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Beat")
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._entry: Any = None
+        self._ticks = self._taken = 0
+        self._watchdog = Watchdog(
+            lambda: self._signs(worker),
+            lambda: _waiting(worker.app),
+            lambda fault: self._give_up(worker, f"{fault}; ending it to start it afresh"),
+        )
 
     def start(self, worker: Any) -> None:
+        signals.task_received.connect(self._count, weak=False)
         self._check(worker)
         self._entry = worker.timer.call_repeatedly(LIVENESS_S, self._check, (worker,))
+        self._watchdog.start()
 
     def stop(self, worker: Any) -> None:
+        self._watchdog.stop()
         if self._entry is not None:
             self._entry.cancel()
             self._entry = None
 
+    def _count(self, **_: Any) -> None:
+        self._taken += 1
+
+    def _signs(self, worker: Any) -> Signs:
+        beat_s = None
+        if getattr(worker.beat, "pid", None):  # before its start there is nothing to watch
+            beat_s = last_alive_s(worker.app.tightship_home, "beat")
+        return Signs(ticks=self._ticks, taken=self._taken, holds=len(state.reserved_requests), beat_s=beat_s)
+
     def _check(self, worker: Any) -> None:
+        self._ticks += 1
         report_alive(worker.app.tightship_home, worker.app.tightship_part)
         beat, reserved = worker.beat, worker.app.tightship_reserved
         # pid: before its start there is nothing to watch.
         if beat is not None and getattr(beat, "pid", None) and not beat.is_alive():
-            self._give_up(worker, "embedded beat", beat.exitcode)
+            self._give_up(worker, _death("embedded beat", beat.exitcode))
         elif reserved is not None and reserved.poll() is not None:
-            self._give_up(worker, "process for periodic tasks", reserved.poll())
+            self._give_up(worker, _death("process for periodic tasks", reserved.poll()))
 
-    def _give_up(self, worker: Any, part: str, exit_code: int | None) -> None:
-        from celery.worker import state
-
-        log.error("The %s has died (exit code %s); ending the worker to start both afresh", part, exit_code)
+    def _give_up(self, worker: Any, why: str) -> None:
+        log.error("%s", why)
         state.should_terminate = 1
         # Celery waits for ever for a pool that died at the same moment.
         _end_within(LAST_RESORT_S, 1)
         self.stop(worker)
+
+
+def _death(part: str, exit_code: int | None) -> str:
+    return f"The {part} has died (exit code {exit_code}); ending the worker to start both afresh"
+
+
+def _waiting(app: Any) -> int | None:
+    """How many tasks wait in the queues that this process takes from; None: the broker does not answer."""
+    lengths = queue_lengths(app.tightship_settings)
+    return sum(lengths[queue] for queue in app.tightship_queues) if lengths else None
 
 
 def _end_within(seconds: float, exit_code: int) -> None:
@@ -108,6 +165,8 @@ def _call_first(number: signal.Signals, action: Callable[[], None]) -> None:
 
 def _prepare(settings: Settings) -> Any:
     configure_logging(settings.log_format)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(without_traceback)
     # Celery warns when it runs as root, for the sake of pickled messages; JSON is all that is accepted here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     signals.setup_logging.connect(_keep_logging, weak=False)
@@ -116,6 +175,7 @@ def _prepare(settings: Settings) -> Any:
     signals.task_prerun.connect(_task_begins, weak=False)
     signals.task_postrun.connect(_task_has_ended, weak=False)
     app = create_celery(settings)
+    app.tightship_settings = settings
     app.tightship_home, app.tightship_part, app.tightship_reserved = settings.home, "worker", None
     app.tightship_times = None
     app.conf.update(
@@ -200,6 +260,7 @@ def _consume(
 ) -> int:
     """Run the tasks of these queues until a signal says stop; returns the exit code."""
     stopping = threading.Event()
+    app.tightship_queues = queues
 
     def stop() -> None:
         stopping.set()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_calls import RUN, Capture, Served, ok, run_record, trace_file
 from celery import Celery
+from full_disk import no_file_beyond
 from processes import Running, tightship
 from services import free_port
 from sqlalchemy import select, update
@@ -36,6 +38,7 @@ from tightship_platform.tasks.app import (
     shown_url,
 )
 from tightship_platform.tasks.registry import periods_s
+from tightship_platform.tasks.worker import Schedule
 from tightship_platform.units import NS_PER_S, now_ns
 
 
@@ -275,6 +278,52 @@ def test_a_worker_whose_beat_dies_ends_so_that_both_start_afresh(make_platform_e
             "Could not start worker processes",
         )
         assert any(reason in worker.output() for reason in reasons)
+
+
+@pytest.fixture
+def schedule(folder_env: Any) -> Iterator[Schedule]:
+    """A schedule all of whose entries ran a moment ago."""
+    app = create_celery(folder_env.settings)
+    app.tightship_home = folder_env.home
+    schedule = Schedule(app, schedule_filename=str(folder_env.home / "beat-schedule"))
+    yield schedule
+    schedule.close()
+
+
+def sent(schedule: Schedule, home: Path) -> set[str]:
+    """What it sends of what is due now."""
+    while schedule.tick() == 0:
+        pass
+    return {task for task, _ in queued(home)}
+
+
+def test_the_schedule_goes_on_after_the_clock_was_set_back(schedule: Schedule, folder_env: Any) -> None:
+    now, hour = schedule.app.now(), timedelta(hours=1)
+    for entry in schedule.schedule.values():
+        entry.last_run_at = now + hour  # as it was set then
+    assert sent(schedule, folder_env.home) == set()
+    for entry in schedule.schedule.values():
+        assert entry.last_run_at < now + hour / 2
+        entry.last_run_at -= timedelta(seconds=30)  # half a minute later
+    schedule.populate_heap()
+    assert sent(schedule, folder_env.home) >= {"tightship_platform.sweep_captures", "tightship_analyzers.account_runs"}
+
+
+def test_a_broker_or_disk_that_takes_nothing_does_not_end_the_schedule(
+    schedule: Schedule, folder_env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for entry in schedule.schedule.values():
+        entry.last_run_at -= timedelta(seconds=30)
+    with no_file_beyond(1):
+        assert sent(schedule, folder_env.home) == set()
+        schedule.sync()
+    lines = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert any("sweep_captures is not sent" in record.getMessage() for record in lines)
+    assert not any(record.exc_info for record in caplog.records)
+    for entry in schedule.schedule.values():
+        entry.last_run_at -= timedelta(seconds=30)
+    schedule.populate_heap()
+    assert "tightship_platform.sweep_captures" in sent(schedule, folder_env.home)
 
 
 def test_a_broken_schedule_file_is_made_again(make_platform_env: Any) -> None:
