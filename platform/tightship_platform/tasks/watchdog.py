@@ -35,7 +35,7 @@ class Signs:
 
 
 class Watchdog:
-    """Looks after one consumer from a thread of its own.
+    """Looks after one consumer from a separate thread.
 
     :param signs: what the consumer shows now.
     :param waiting: how many tasks wait in its queues; None: the broker does not answer.
