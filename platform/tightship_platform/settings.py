@@ -21,6 +21,7 @@ DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
 _DAYS = (36_500, "days")
 _SECONDS = (86_400, "seconds")
+_HOURS = (8760, "hours")
 _REQUESTS = (1_000_000, "requests")
 _WHOLE = {
     "upload_max_bytes": (10**15, "bytes"),
@@ -36,9 +37,10 @@ _WHOLE = {
     "database_pool_s": _SECONDS,
     "requests_per_token": _REQUESTS,
     "requests_per_host": _REQUESTS,
+    "sso_session_h": _HOURS,
 }
 """Settings that are whole numbers: the largest one, and what they count."""
-_FILES = ("ca_file", "tls_cert_file", "tls_key_file")
+_FILES = ("ca_file", "tls_cert_file", "tls_key_file", "sso_ca_file")
 
 
 def _default_home() -> Path:
@@ -70,6 +72,22 @@ class Settings:
     """PEM file of the server's own certificate, followed by its chain; default: the server speaks plain HTTP."""
     tls_key_file: Path | None = None
     """PEM file of that certificate's key, without a password; default: it is in `tls_cert_file`."""
+    sso_issuer: str = ""
+    """Issuer URL of the OpenID Connect provider by which people log in to the pages; empty: by tokens only."""
+    sso_client_id: str = ""
+    """Name under which the provider knows the server."""
+    sso_client_secret: str = ""
+    """The secret that goes with it; empty: the provider asks for none."""
+    sso_groups: str = ""
+    """Who may log in: `GROUP=SCOPE,…@TEAM; …`, of which the first that a person is in counts."""
+    sso_groups_claim: str = "groups"
+    """Claim of the provider's ID token that lists a person's groups."""
+    sso_oidc_scopes: str = "openid profile email"
+    """What the provider is asked for; some list groups only where `groups` is among it."""
+    sso_session_h: int = 12
+    """Hours after which a session ends that began by single sign-on."""
+    sso_ca_file: Path | None = None
+    """PEM file of the only authorities that may have signed the provider's certificate; default: the public ones."""
     metrics_address: str = ""
     """`host:port` at which an agent or a worker answers `GET /metrics`, without a token; empty: nowhere."""
     log_format: str = "text"

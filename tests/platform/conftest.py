@@ -13,9 +13,9 @@ from api_calls import Served, serving
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
-    """`serve(settings, host="127.0.0.1")` → Served; it ends with the test."""
+    """`serve(settings, host="127.0.0.1", port=0)` → Served; it ends with the test."""
     with ExitStack() as stack:
-        yield lambda settings, host="127.0.0.1": stack.enter_context(serving(settings, host))
+        yield lambda settings, host="127.0.0.1", port=0: stack.enter_context(serving(settings, host, port))
 
 
 @pytest.fixture

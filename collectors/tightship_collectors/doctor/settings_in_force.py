@@ -37,7 +37,7 @@ def _values(file: Path) -> dict[str, object]:
 
 def _shown(name: str, settings: Settings) -> str:
     value = str(getattr(settings, name))
-    if name == "token":
+    if name in ("token", "sso_client_secret"):
         return "set, not shown" if value else "none"
     if getattr(settings, name) is None:
         return "none"

@@ -23,6 +23,7 @@ from tightship_platform.api.polls import Polls
 from tightship_platform.api.probes import Probes
 from tightship_platform.api.rates import Rates
 from tightship_platform.api.refusals import Refusals
+from tightship_platform.api.sso import single_sign_on
 from tightship_platform.database.engine import open_database
 from tightship_platform.ingest.known import KnownHosts
 from tightship_platform.settings import Settings
@@ -33,6 +34,7 @@ WEB_GROUP = "tightship.web"
 SUBJECTS = (
     "about",
     "login",
+    "sso",
     "hosts",
     "runs",
     "captures",
@@ -61,7 +63,9 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
 
     :raises SchemaMismatch: it does not.
     :raises Conflict: `host` is no loopback address and there is no token (see auth, [Note: Open or closed]).
+    :raises Invalid: single sign-on is set up in part only.
     """
+    signing_on = single_sign_on(settings)
     database = open_database(settings)
     probes = Probes(settings)
     access = Access(settings, database, is_open=open_to(host, settings, database))
@@ -85,6 +89,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.settings = settings
     app.state.database = database
     app.state.access = access
+    app.state.single_sign_on = signing_on
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
     app.state.polls = Polls(database)

@@ -1,10 +1,10 @@
 """Who is calling, and what they may do: bearer tokens, their scopes, and the record of who did what.
 
 [Note: Open or closed]
-A server is *closed* when it or its TIGHTSHIP_PUBLIC_URL can be reached beyond loopback, or a token is active or set
-when it starts: then every request needs a token. It is *open* when it listens on loopback only and no token exists:
-then whoever reaches the port may do everything, which is what the operating system grants them anyway, and the gate
-(api/gate.py) keeps foreign web pages from using the user's browser as that somebody.
+A server is *closed* when it or its TIGHTSHIP_PUBLIC_URL can be reached beyond loopback, or single sign-on is set up,
+or a token is active or set when it starts: then every request needs a token. It is *open* when it listens on loopback
+only and no token exists: then whoever reaches the port may do everything, which is what the operating system grants
+them anyway, and the gate (api/gate.py) keeps foreign web pages from using the user's browser as that somebody.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tightship_platform import validation
 from tightship_platform.database.audit import audit
-from tightship_platform.database.models import Token
+from tightship_platform.database.models import BrowserSession, Token
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.database.teams import see_team
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
@@ -58,7 +58,7 @@ class Caller:
     """Somebody who makes a request."""
 
     name: str
-    """The token's name, `loopback`, or `environment` for TIGHTSHIP_TOKEN."""
+    """The token's name, `loopback`, `environment` for TIGHTSHIP_TOKEN, or `sso:` and a person's name."""
     scopes: frozenset[Scope]
     expired_ns: int | None = None
     """When the token expired; such a caller has no scopes. Null: it is valid."""
@@ -66,6 +66,11 @@ class Caller:
     """The only host that they report for; this and the next two: see [Note: whose is it] in `database.reporters`."""
     user: str | None = None
     team: str | None = None
+    is_session: bool = False
+    """They logged in by single sign-on; else they have a token."""
+
+    def __str__(self) -> str:
+        return f"{'Session' if self.is_session else 'Token'} {self.name!r}"
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller may do what needs `scope`; `admin` may do everything."""
@@ -102,13 +107,11 @@ def require(scope: Scope) -> Caller:
         )
     if caller.expired_ns is not None:
         day = datetime.fromtimestamp(caller.expired_ns / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M UTC")
-        raise Unauthorized(
-            f"Token {caller.name!r} expired at {day}; "
-            "whoever runs the server makes a new one with `tightship token rotate`"
-        )
+        again = "whoever runs the server makes a new one with `tightship token rotate`"
+        raise Unauthorized(f"{caller} expired at {day}; {'log in again' if caller.is_session else again}")
     if not caller.may(scope):
         has = ", ".join(sorted(caller.scopes)) or "none"
-        raise Forbidden(f"Token {caller.name!r} lacks the scope '{scope}'; it has: {has}")
+        raise Forbidden(f"{caller} lacks the scope '{scope}'; it has: {has}")
     return caller
 
 
@@ -176,7 +179,10 @@ class Access:
         now = now_ns()
         with self._database.session() as session:
             row = session.scalar(select(Token).where(Token.sha256 == digest))
-            if row is None or row.revoked_ns is not None or not hmac.compare_digest(row.sha256, digest):
+            if row is None:
+                begun = session.scalar(open_sessions().where(BrowserSession.sha256 == digest))
+                return None if begun is None else _caller_in(begun, now)
+            if row.revoked_ns is not None or not hmac.compare_digest(row.sha256, digest):
                 return None
             if row.expires_ns is not None and row.expires_ns <= now:
                 return Caller(name=row.name, scopes=frozenset(), expired_ns=row.expires_ns)
@@ -195,6 +201,17 @@ class Access:
 
 def _caller_of(row: Token) -> Caller:
     return Caller(name=row.name, scopes=_known(row.scopes), host=row.host_name, user=row.user_name, team=row.team)
+
+
+def open_sessions() -> Select[BrowserSession]:
+    """Sessions in browsers that nobody has ended; some have expired."""
+    return select(BrowserSession).where(BrowserSession.ended_ns.is_(None))
+
+
+def _caller_in(begun: BrowserSession, now: int) -> Caller:
+    if begun.expires_ns <= now:
+        return Caller(name=begun.name, scopes=frozenset(), expired_ns=begun.expires_ns, is_session=True)
+    return Caller(name=begun.name, scopes=_known(begun.scopes), team=begun.team, is_session=True)
 
 
 def _known(names: Iterable[Any]) -> frozenset[Scope]:
@@ -226,8 +243,8 @@ def open_to(host: str, settings: Settings, database: Database) -> bool:
         expected = f"at least {ENVIRONMENT_LEAST} characters where other machines reach the server"
         raise Invalid("TIGHTSHIP_TOKEN", f"{plural(len(settings.token), 'character')}, not shown", expected)
     with database.session() as session:
-        has_token = bool(settings.token) or any_active(session)
-    if has_token:
+        is_closed = bool(settings.token or settings.sso_issuer) or any_active(session)
+    if is_closed:
         return False
     if not is_loopback(host):
         raise Conflict(

@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
+from tightship_platform.api import sso
 from tightship_platform.api.auth import LOOPBACK, Access, Caller, is_loopback, require, set_caller
 from tightship_platform.api.errors import as_response, database_trouble, line
 from tightship_platform.api.rates import Rates
@@ -30,7 +31,7 @@ from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
 from tightship_platform.vocabulary import Scope
 
 COOKIE = "tightship_token"
-PUBLIC = ("/login", "/logout")
+PUBLIC = ("/login", "/logout", sso.START, sso.CALLBACK)
 """Pages outside the API that need no scope."""
 PROBED = (f"{API}/live", f"{API}/ready")
 """Routes for which nobody's token is looked up: they answer also when the database does not."""
@@ -73,7 +74,7 @@ class Gate:
             caller = await self._recognise(request)
             set_caller(caller)
             if caller is not None and not self.access.is_open:
-                self.rates.take(caller.name, f"Token {caller.name!r}")
+                self.rates.take(caller.name, str(caller))
             if not path.startswith(API + "/") and path not in PUBLIC:
                 require(Scope.READ)
         except Unauthorized as error:

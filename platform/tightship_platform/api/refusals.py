@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -26,6 +27,11 @@ MOST_AT_ONCE = 100
 """Lines of all callers together in EVERY_S."""
 
 
+def peer_of(request: HTTPConnection) -> str:
+    """The address that a request came from."""
+    return request.client.host if request.client else "unknown"
+
+
 class Refusals:
     """Of one server."""
 
@@ -42,7 +48,7 @@ class Refusals:
         :param who: name of the token; empty where nobody knows it.
         """
         METRICS.count("tightship_refused_tokens_total", reason)
-        peer = request.client.host if request.client else "unknown"
+        peer = peer_of(request)
         before = self._due(reason, peer)
         if before is None:
             return
@@ -52,9 +58,27 @@ class Refusals:
         log.warning(
             "Refused %s from %s: %s (%s)%s", f"token {who!r}" if who else "a token", peer, target, reason, since
         )
+        self._write_down(who, "token.refuse", target, reason=reason, peer=peer, more=before)
+
+    def note_login(self, reason: str, who: str, line: str, request: HTTPConnection) -> None:
+        """A login by single sign-on was refused. Waits for the database now and then.
+
+        :param reason: `state`, `provider`, `invalid` (what the provider said of the person), `group` or `away`.
+        :param who: the person, by a name that the provider vouched for; empty where nobody did.
+        :param line: as the person reads it.
+        """
+        METRICS.count("tightship_refused_logins_total", reason)
+        peer = peer_of(request)
+        before = self._due(f"{reason} {who}", peer)
+        if before is None:
+            return
+        log.warning("Refused a login from %s: %s", peer, line)
+        self._write_down(who, "session.refuse", who or "unknown", reason=reason, line=line, peer=peer, more=before)
+
+    def _write_down(self, who: str, action: str, target: str, **detail: Any) -> None:
         try:
             with self._database.session() as session:
-                audit(session, who or "unknown", "token.refuse", target, reason=reason, peer=peer, more=before)
+                audit(session, who or "unknown", action, target, **detail)
         except (DBAPIError, PoolTimeout) as error:
             log.warning("A refusal could not be audited: %s", " ".join(str(error).split())[:200])
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from tightship_platform.commands.json_option import json_option, print_json
-from tightship_platform.results.token import Token, UserTeam
+from tightship_platform.results.token import BrowserSession, Token, UserTeam
 from tightship_platform.settings import load_settings
-from tightship_platform.units import parse_duration_ns
+from tightship_platform.units import parse_duration_ns, plural
 from tightship_platform.vocabulary import Scope
 
 
@@ -211,3 +211,44 @@ def revoke(name: str) -> None:
     with engine.open_database(settings) as opened, opened.session() as session:
         auth.revoke_token(session, name)
     click.echo(f"Token {name!r} is revoked.")
+
+
+@token.command()
+@json_option(BrowserSession)
+def sessions(as_json: bool) -> None:
+    """List the people who are logged in by single sign-on, newest first."""
+    settings = load_settings()
+    from tightship_platform.api.browser_sessions import list_sessions
+    from tightship_platform.database import engine
+
+    with engine.open_database(settings) as opened, opened.session() as session:
+        rows = list_sessions(session)
+    if as_json:
+        print_json(rows)
+        return
+    from tightship_platform.terminal import Column, clock, print_table
+
+    print_table(
+        [Column("NAME"), Column("SCOPES"), Column("TEAM"), Column("BEGUN"), Column("EXPIRES")],
+        [
+            (row.name, " ".join(row.scopes), row.team or "all", clock(row.begun_ns), clock(row.expires_ns))
+            for row in rows
+        ],
+        empty="Nobody is logged in by single sign-on.",
+    )
+
+
+@token.command()
+@click.argument("name")
+def logout(name: str) -> None:
+    """End all sessions of the person called NAME (sso:…), effective with the next request.
+
+    They can log in again as long as the provider lets them.
+    """
+    settings = load_settings()
+    from tightship_platform.api.browser_sessions import end_sessions
+    from tightship_platform.database import engine
+
+    with engine.open_database(settings) as opened, opened.session() as session:
+        ended = end_sessions(session, name)
+    click.echo(f"{name!r} is logged out of {plural(ended, 'session')}.")

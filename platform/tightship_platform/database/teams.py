@@ -37,7 +37,7 @@ OF_OTHERS = frozenset({"SecondPass", "StoredPart", "CaptureAnalysis", "Verificat
 """Models that are a team's by the row that they name."""
 OF_ALL_TEAMS = frozenset(
     {
-        *("Audit", "Installation", "Token", "UserTeam"),
+        *("Audit", "BrowserSession", "Installation", "Token", "UserTeam"),
         *("Device", "DirtyHour", "Host", "HostSample", "RemovedDay", "RolledUp", "Rollup", "Sample"),
         "PlanRequest",
     }

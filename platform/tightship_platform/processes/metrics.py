@@ -82,6 +82,7 @@ FAMILIES = {
         _histogram("tightship_request_seconds", "From a request's head to the end of its answer.", _SHORT_S, "route"),
         _gauge("tightship_requests_in_progress", "Requests that are being answered."),
         _counter("tightship_refused_tokens_total", "Requests with a token that was refused.", "reason"),
+        _counter("tightship_refused_logins_total", "Logins by single sign-on that were refused.", "reason"),
         _counter("tightship_ingest_rows_total", "Rows of agents' batches.", "outcome"),
         _histogram("tightship_ingest_lag_seconds", "Age of a batch's newest sample when it was stored.", _LAG_S),
         _gauge("tightship_database_up", "1: the database answered this request, 0: it did not."),

@@ -37,3 +37,21 @@ class UserTeam:
     """Name of the user, as their runs show it."""
     team: str
     """The team of the runs that they report by tokens without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrowserSession:
+    """A person's session in a browser, begun by single sign-on."""
+
+    name: str
+    """`sso:` and the person's name at the provider."""
+    subject: str
+    """The provider's own name for the person, which nobody else has."""
+    scopes: list[str]
+    """What it permits: `read`, `capture`, `apply`, `admin`."""
+    team: str | None
+    """The team whose runs it shows; null: all."""
+    begun_ns: int
+    """When the person logged in."""
+    expires_ns: int
+    """From when on it is refused."""

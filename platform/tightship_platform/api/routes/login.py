@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import html
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tightship_platform.api.auth import Caller
+from tightship_platform.api.browser_sessions import end_session
 from tightship_platform.api.gate import COOKIE
 from tightship_platform.api.headers import content_policy, inline_source
+from tightship_platform.api.refusals import peer_of
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.vocabulary import Scope
@@ -23,6 +25,7 @@ _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem; }
 input, button { font: inherit; width: 100%; box-sizing: border-box; padding: .5rem; margin-top: .5rem; }
+a.sso { display: block; padding: .5rem; border: 1px solid; color: inherit; text-align: center; text-decoration: none; }
 p.fault { color: #c0392b; }
 """
 _PAGE = """<!doctype html>
@@ -31,17 +34,19 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{style}</style></head>
 <body><h1>tightship</h1>
-<p>This server asks for a token. Whoever runs it makes one with
+{fault}{sso}<p>{asks} a token. Whoever runs it makes one with
 <code>tightship token create NAME --scope read</code>.</p>
-{fault}<form method="post" action="/login"><input type="hidden" name="next" value="{target}">
-<label>Token <input type="password" name="token" autofocus autocomplete="current-password" required></label>
+<form method="post" action="/login"><input type="hidden" name="next" value="{target}">
+<label>Token <input type="password" name="token"{focus} autocomplete="current-password" required></label>
 <button type="submit">Log in</button></form></body></html>"""
+
+_BUTTON = '<p><a class="sso" href="/login/sso?next={next}">Log in with {provider}</a></p>\n'
 
 
 @router.get("/login", include_in_schema=False)
-async def show(next: str = "/") -> HTMLResponse:
+async def show(request: Request, next: str = "/") -> HTMLResponse:
     """The form."""
-    return _page(next, "")
+    return login_page(request, next, "")
 
 
 @router.post("/login", include_in_schema=False)
@@ -50,7 +55,7 @@ async def log_in(request: Request) -> Response:
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, target = form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
     access = request.app.state.access
-    answer = RedirectResponse(_local(target), status_code=303)
+    answer = RedirectResponse(local_path(target), status_code=303)
     if access.is_open:
         return answer
     caller = await run_in_threadpool(access.recognise, token)
@@ -59,21 +64,20 @@ async def log_in(request: Request) -> Response:
         who = caller.name if caller else ""
         await run_in_threadpool(request.app.state.refusals.note, reason, who, request)
     if caller is None:
-        return _page(target, "This token is unknown or revoked.", 401)
+        return login_page(request, target, "This token is unknown or revoked.", 401)
     if caller.expired_ns is not None:
-        return _page(target, "This token has expired.", 401)
+        return login_page(request, target, "This token has expired.", 401)
     if not caller.may(Scope.READ):
-        return _page(target, "This token lacks the scope 'read', which the pages need.", 403)
+        return login_page(request, target, "This token lacks the scope 'read', which the pages need.", 403)
     await run_in_threadpool(_write_down, request.app.state.database, caller.name, request)
-    answer.set_cookie(
-        COOKIE,
-        token,
-        max_age=_COOKIE_S,
-        httponly=True,
-        samesite="strict",
-        secure="https" in (request.url.scheme, request.app.state.settings.public_url.partition(":")[0]),
-    )
+    keep_cookie(request, answer, token, _COOKIE_S)
     return answer
+
+
+def keep_cookie(request: Request, answer: Response, secret: str, age_s: int) -> None:
+    """Have the browser send this token, or the secret of this session, with what comes from here."""
+    secure = "https" in (request.url.scheme, request.app.state.settings.public_url.partition(":")[0])
+    answer.set_cookie(COOKIE, secret, max_age=age_s, httponly=True, samesite="strict", secure=secure)
 
 
 def _refused(caller: Caller | None) -> str:
@@ -87,27 +91,46 @@ def _refused(caller: Caller | None) -> str:
 
 def _write_down(database: Database, name: str, request: Request) -> None:
     with database.session() as session:
-        audit(session, name, "session.begin", name, peer=request.client.host if request.client else "unknown")
+        audit(session, name, "session.begin", name, peer=peer_of(request))
 
 
 @router.get("/logout", include_in_schema=False)
 @router.post("/logout", include_in_schema=False)
-async def log_out() -> Response:
-    """Forget the cookie."""
+async def log_out(request: Request) -> Response:
+    """Forget the cookie, and end the session that it is of."""
+    if secret := request.cookies.get(COOKIE, ""):
+        await run_in_threadpool(_end, request.app.state.database, secret, peer_of(request))
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return answer
 
 
-def _local(target: str) -> str:
+def _end(database: Database, secret: str, peer: str) -> None:
+    with database.session() as session:
+        end_session(session, secret, peer=peer)
+
+
+def local_path(target: str) -> str:
     """Where to go on: a path of this server, never another site (`//host`, `/\\host`, `https://…`)."""
     is_path = target.startswith("/") and not target.startswith("//")
     return target if is_path and target.isprintable() and "\\" not in target else "/"
 
 
-def _page(target: str, fault: str, status: int = 200) -> HTMLResponse:
-    shown = f'<p class="fault">{html.escape(fault)}</p>' if fault else ""
-    body = _PAGE.format(style=_STYLE, fault=shown, target=html.escape(_local(target), quote=True))
+def login_page(request: Request, target: str, fault: str, status: int = 200) -> HTMLResponse:
+    """The form, with one line about what went wrong before."""
+    signing_on = request.app.state.single_sign_on
+    shown = f'<p class="fault">{html.escape(fault)}</p>\n' if fault else ""
+    sso = ""
+    if signing_on:
+        sso = _BUTTON.format(next=quote(local_path(target), safe=""), provider=html.escape(signing_on.shown))
+    body = _PAGE.format(
+        style=_STYLE,
+        fault=shown,
+        sso=sso,
+        asks="Or give" if signing_on else "This server asks for",
+        focus="" if signing_on else " autofocus",
+        target=html.escape(local_path(target), quote=True),
+    )
     policy = content_policy(style_src=inline_source(_STYLE), img_src="data:")
     headers = {"cache-control": "no-store", "content-security-policy": policy}
     return HTMLResponse(body, status_code=status, headers=headers)

@@ -1,6 +1,6 @@
 """The data model: one ORM class per concept of the vocabulary."""
 
-from tightship_platform.database.models.access import Audit, Token, UserTeam
+from tightship_platform.database.models.access import Audit, BrowserSession, Token, UserTeam
 from tightship_platform.database.models.base import Base
 from tightship_platform.database.models.captures import (
     Capture,
@@ -38,6 +38,7 @@ __all__ = [
     "Allocation",
     "Audit",
     "Base",
+    "BrowserSession",
     "Capture",
     "CaptureAnalysis",
     "CaptureSchedule",

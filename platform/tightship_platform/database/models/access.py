@@ -27,6 +27,26 @@ class Token(Base):
     expires_ns: Mapped[int | None] = mapped_column(BigInteger)
 
 
+class BrowserSession(Base):
+    """A person's session in a browser, begun by single sign-on; only the SHA-256 of its cookie is kept."""
+
+    __tablename__ = "browser_session"
+
+    id: Mapped[pk]
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    state_sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    """Of the state of the login that began it, which begins no other."""
+    name: Mapped[name]
+    """`sso:` and the person's name."""
+    subject: Mapped[str] = mapped_column(String(255))
+    """The provider's own name for them, which nobody else ever has."""
+    scopes: Mapped[json_list]
+    team: Mapped[str | None] = mapped_column(String(200))
+    begun_ns: Mapped[ns]
+    expires_ns: Mapped[ns]
+    ended_ns: Mapped[int | None] = mapped_column(BigInteger)
+
+
 class UserTeam(Base):
     """The team of a user, as an administrator says; for runs whose token has no team."""
 
