@@ -21,7 +21,7 @@ GROUND = {
         *("cli", "client", "errors", "logs", "redaction", "settings", "terminal", "text"),
         *("token_file", "units", "validation", "vocabulary", "wire"),
     },
-    "tightship_offload": {"errors"},
+    "tightship_offload": {"compat", "errors"},
 }
 """Package → modules that may lie at its top, for all its stages stand on them."""
 INTO_A_JOB = ROOT / "collectors" / "tightship_collectors"

@@ -52,6 +52,7 @@ class WindowConfig:
     """Layers are in files."""
 
 
+@torch.inference_mode(False)
 def apply(
     model: M,
     optimizer: O,
@@ -120,6 +121,8 @@ def apply(
     together = averaging(model, group)
     slots = min(config.slots, len(moving))
     largest = max((layer.size_bytes for layer in moving), default=0)
+    for layer in moving:
+        layer.prepare(machine.device)
     pool = SlotPool(machine, [largest] * slots)
     store = _open(config.nvme, moving, model, optimizer, config, together) if config.nvme is not None else None
     if together is not None:

@@ -1,8 +1,8 @@
 """One layer's home in host memory: a slab of weights, a slab of gradients, and the parameters that are views of them.
 
 [Note: homes] While a layer is not held, its parameters' `data` are views of the weights' slab: the model, its state
-dict and its optimizer's are ordinary ones. While it is held, they are views of a slot on the device. Gradients are
-views of the gradients' slab from the end of a backward until they are set to None.
+dict and its optimizer's are ordinary ones. While it is held, they are views of its storage on the device (see [Note:
+own storages]). Gradients are views of the gradients' slab from the end of a backward until they are set to None.
 
 [Note: shadows] The optimizer never updates the parameters themselves but their shadows: parameters of our own that
 share the slab (or are the fp32 master of a 16-bit slab). So an update does not care where `data` points, and other
@@ -99,6 +99,10 @@ class Layer:
         self.masters: list[Tensor | None] = [None] * len(parameters)
         self.weights = torch.empty(0)
         self.views: list[Tensor] = []
+        """The parameters in host memory."""
+        self.on_device = torch.empty(0)
+        """All of the layer on the device, uint8; its storage has memory while the layer has a slot."""
+        self.device_views: list[Tensor] = []
         self.shadows: list[nn.Parameter] = []
         wanted = {id(p) for p in parameters}
         found = {
@@ -128,6 +132,18 @@ class Layer:
             self.shadows.append(shadow)
         self.point_home()
         self.note_versions()
+
+    def prepare(self, device: torch.device) -> None:
+        """Make what the parameters are on the device; it has no memory yet."""
+        self.on_device = torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
+        self.device_views = [piece.of(self.on_device) for piece in self.pieces]
+        self.on_device.untyped_storage().resize_(0)
+
+    def is_part(self, tensor: Tensor) -> bool:
+        """Whether this tensor is a view of the layer's weights on the device. Only while they are there."""
+        if tensor.layout is not torch.strided:
+            return False
+        return tensor.untyped_storage().data_ptr() == self.on_device.untyped_storage().data_ptr()
 
     def wants_master(self, parameter: nn.Parameter) -> bool:
         """Whether it is updated as an fp32 copy."""

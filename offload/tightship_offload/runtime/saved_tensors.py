@@ -1,10 +1,9 @@
-"""Saved tensors that are views of a slot, and what a layer's module gets as hooks.
+"""What a layer's module gets as hooks, and how backward finds the way back to a layer.
 
-[Note: saved tensors] Autograd saves weights for backward as views of the slot that they were in. By then the slot holds
-another layer, and the backward would be silently wrong. So while a layer is held in forward, saved tensors pass through
-hooks: a view of a slot is kept as (layer, shape, stride, offset), and made anew from whatever slot the layer is in when
-backward asks for it. Anything else goes to the hooks that were in force around the layer (those of a non-reentrant
-checkpoint), which ours would otherwise hide.
+[Note: saved tensors] Autograd saves weights for backward as views of the layer's own storage on the device, which has
+no memory while the layer is away. So while a layer is held in forward, saved tensors pass through hooks that remember
+whose they are: when backward asks for one, the layer comes first. Anything else goes to the hooks that were in force
+around the layer (those of a non-reentrant checkpoint), which ours would otherwise hide.
 """
 
 from __future__ import annotations
@@ -17,22 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from tightship_offload.errors import OffloadError
-from tightship_offload.runtime.layer import Layer, Piece
+from tightship_offload.runtime.layer import Layer
 from tightship_offload.runtime.window import Window, graph_task
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """A tensor in whatever slot the layer is in."""
+class _Weight:
+    """A view of the layer's weights on the device."""
 
     layer: Layer
-    state: tuple[int, int]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    start: int
-    conjugate: bool
-    negative: bool
+    tensor: Tensor
+    version: int
+    generation: int
+    """Of tensor and layer when it was saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +48,7 @@ class LayerHooks:
         self._arm = arm
         self._window = window
         self._entered: list[torch.autograd.graph.saved_tensors_hooks] = []
+        self._recomputed = False
         self._handles = [
             layer.module.register_forward_pre_hook(Hook(self.before), prepend=True),
             layer.module.register_forward_hook(Hook(self.after), always_call=True),
@@ -67,7 +64,8 @@ class LayerHooks:
         self._window.enter_forward(self._layer.index)
         self._arm(self._layer)
         # ignore_is_tracing: False, as autograd asks for it itself
-        outer = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        outer: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        self._recomputed = outer is not None or not torch.is_grad_enabled()
         hooks = torch.autograd.graph.saved_tensors_hooks(self._packer(outer), self._unpack)
         hooks.__enter__()
         self._entered.append(hooks)
@@ -79,7 +77,7 @@ class LayerHooks:
         self._entered.pop().__exit__(None, None, None)
         try:
             for tensor in _tensors(output):
-                if self._window.pool.of_tensor(tensor) is not None:
+                if self._layer.is_part(tensor):
                     raise OffloadError(
                         f"Layer {self._layer.name!r} returns one of its own parameters, which leaves the device with "
                         f"it; make layer {self._layer.index} resident"
@@ -87,6 +85,8 @@ class LayerHooks:
                 if tensor.requires_grad and tensor.grad_fn is not None:
                     tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
         finally:
+            if self._recomputed:  # autocast keeps 16-bit copies of all weights, which a checkpoint is to spare
+                torch.clear_autocast_cache()
             self._window.leave_forward(self._layer.index)
 
     def abandon(self) -> None:
@@ -102,18 +102,9 @@ class LayerHooks:
 
     def _packer(self, outer: Any) -> Callable[[Tensor], Any]:
         def pack(tensor: Tensor) -> Any:
-            if self._window.pool.of_tensor(tensor) is None:
-                return tensor if outer is None else _Outer(outer[0](tensor), outer[1])
-            return _View(
-                self._layer,
-                self._layer.state,
-                tensor.dtype,
-                tuple(tensor.shape),
-                tensor.stride(),
-                int(tensor.storage_offset()),
-                tensor.is_conj(),
-                tensor.is_neg(),
-            )
+            if self._layer.is_part(tensor):
+                return _Weight(self._layer, tensor, tensor._version, self._layer.generation)
+            return tensor if outer is None else _Outer(outer[0](tensor), outer[1])
 
         return pack
 
@@ -122,27 +113,25 @@ class LayerHooks:
             return packed
         if isinstance(packed, _Outer):
             return packed.unpack(packed.packed)
-        view: _View = packed
+        weight: _Weight = packed
+        layer = weight.layer
         if graph_task() == -1:
             raise OffloadError(
-                f"The saved weights of layer {view.layer.name!r} are not on the device outside of backward; make layer "
-                f"{view.layer.index} resident to look at its graph"
+                f"The saved weights of layer {layer.name!r} are not on the device outside of backward; make layer "
+                f"{layer.index} resident to look at its graph"
             )
-        if view.state != view.layer.state:
+        if (weight.tensor._version, weight.generation) != (weight.version, layer.generation):
             raise OffloadError(
-                f"The weights of layer {view.layer.name!r} were changed between forward and backward; call backward "
+                f"The weights of layer {layer.name!r} were changed between forward and backward; call backward "
                 "before optimizer.step(), and change no parameter in between"
             )
         if torch.is_grad_enabled():
             raise OffloadError(
-                f"Backward with create_graph=True reaches layer {view.layer.name!r}, whose weights move; make layer "
-                f"{view.layer.index} resident"
+                f"Backward with create_graph=True reaches layer {layer.name!r}, whose weights move; make layer "
+                f"{layer.index} resident"
             )
-        piece = Piece(view.start * view.dtype.itemsize, view.dtype, view.shape, view.stride)
-        tensor = piece.of(self._window.enter_backward(view.layer.index).buffer)
-        if view.conjugate:
-            tensor = tensor.conj()
-        return tensor._neg_view() if view.negative else tensor
+        self._window.enter_backward(layer.index)
+        return weight.tensor
 
 
 class Hook:

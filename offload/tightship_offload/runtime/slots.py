@@ -1,22 +1,31 @@
-"""The slots: a fixed number of device buffers in which the moving layers take turns."""
+"""The slots: a fixed number of blocks of device memory, which the moving layers hand to each other.
+
+[Note: own storages] Each layer has a storage of its own on the device, and its parameters there are views of it, made
+once. The storage is empty until the layer takes a slot: then the slot's block moves into it, out of the storage of the
+layer that had the slot before. So whatever autograd, a `ctx` or a user's view keeps of a layer's weights is always that
+layer's: used while the layer is on the device it is right, used too late it has no memory, and it never shows another
+layer's weights. Blocks move in the h2d lane, in the order of the copies. (Storages that are filled and emptied are
+FSDP2's, which allocates each time; that a block moves keeps memory at the slots' and allocates nothing.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import torch
 from torch import Tensor
 
 from tightship_offload.backends.base import Backend, Mark
+from tightship_offload.compat import move_block
 from tightship_offload.runtime.layer import Layer
 
 
 class Slot:
-    """One device buffer, and which layer is in it or on the way to it."""
+    """One block of device memory, and which layer is in it or on the way to it."""
 
-    def __init__(self, index: int, buffer: Tensor) -> None:
+    def __init__(self, index: int, block: Tensor) -> None:
+        """:param block: device memory with a storage of its own, uint8 (size,)."""
         self.index = index
-        self.buffer = buffer
+        self.size_bytes = block.numel()
         self.layer: int | None = None
         self.arrived: Mark | None = None
         """The copy that brings the layer."""
@@ -27,14 +36,21 @@ class Slot:
         self.generation = 0
         self.versions = 0
         """Of the layer when its copy was asked for."""
-        self._views: dict[int, list[Tensor]] = {}
+        self._has_block = block
 
-    def views(self, layer: Layer) -> list[Tensor]:
-        """The layer's parameters in this slot; made once."""
-        found = self._views.get(layer.index)
-        if found is None:
-            found = self._views[layer.index] = [piece.of(self.buffer) for piece in layer.pieces]
-        return found
+    def give(self, layer: Layer, slots: Collection[Slot]) -> None:
+        """In the h2d lane: the block moves into the layer's storage.
+
+        :param slots: all there are: the layer may still have the block of another one.
+        """
+        mine, before = layer.on_device, self._has_block
+        if mine is before:
+            return
+        move_block(before, mine)
+        for other in slots:
+            if other._has_block is mine:
+                other._has_block = before  # the two have changed blocks
+        self._has_block = mine
 
 
 def least_recently_used(free: list[Slot]) -> Slot:
@@ -48,20 +64,15 @@ class SlotPool:
     def __init__(self, backend: Backend, sizes_bytes: list[int]) -> None:
         self.choose: Callable[[list[Slot]], Slot] = least_recently_used
         """Any choice is right; a good one saves copies."""
-        self._slots = [Slot(index, backend.device_buffer(size)) for index, size in enumerate(sizes_bytes)]
-        self._by_address = {slot.buffer.untyped_storage().data_ptr(): slot for slot in self._slots}
+        self.slots = [Slot(index, backend.device_buffer(size)) for index, size in enumerate(sizes_bytes)]
+        for slot in self.slots:  # what was queued before may still use memory that the device's allocator gave us
+            slot.released = backend.mark("the work before apply")
         self._by_layer: dict[int, Slot] = {}
         self._now = 0
 
     def of_layer(self, layer: int) -> Slot | None:
         """The slot in which the layer is, or to which it is on its way."""
         return self._by_layer.get(layer)
-
-    def of_tensor(self, tensor: Tensor) -> Slot | None:
-        """The slot that this tensor is a view of."""
-        if tensor.layout is not torch.strided:
-            return None
-        return self._by_address.get(tensor.untyped_storage().data_ptr())
 
     def touch(self, slot: Slot) -> None:
         """It is in use now."""
@@ -88,7 +99,7 @@ class SlotPool:
         return bool(self._free(keep))
 
     def _free(self, keep: Collection[int]) -> list[Slot]:
-        return [slot for slot in self._slots if not slot.holders and slot.layer not in keep]
+        return [slot for slot in self.slots if not slot.holders and slot.layer not in keep]
 
     def empty(self, slot: Slot) -> None:
         """Its content counts no more."""
@@ -98,11 +109,11 @@ class SlotPool:
 
     def empty_all(self) -> None:
         """The content of every slot that nobody holds counts no more."""
-        for slot in self._slots:
+        for slot in self.slots:
             if not slot.holders:
                 self.empty(slot)
 
     @property
     def size_bytes(self) -> int:
         """Device memory of all slots."""
-        return sum(slot.buffer.numel() for slot in self._slots)
+        return sum(slot.size_bytes for slot in self.slots)

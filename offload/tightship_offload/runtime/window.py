@@ -132,17 +132,14 @@ class Window:
         self.backward_task = task
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
 
-    def enter_backward(self, index: int) -> Slot:
-        """A layer's backward goes on. The slot in which its weights are."""
+    def enter_backward(self, index: int) -> None:
+        """A layer's backward goes on: its weights are on the device."""
         self.begin_backward()
         if self._in_backward != index:
             self._leave_backward()
             self._hold(index)
             self._in_backward = index
             self._fetch_ahead(index, self._previous)
-        slot = self.pool.of_layer(index)
-        assert slot is not None
-        return slot
 
     def _leave_backward(self) -> None:
         index, self._in_backward = self._in_backward, None
@@ -182,7 +179,7 @@ class Window:
         if not slot.holders:
             self._wait_for(slot, layer)
             layer.check_home()
-            layer.point_at(slot.views(layer))
+            layer.point_at(layer.device_views)
         slot.holders += 1
         if self._backend.ledger:
             self._backend.ledger.read(COMPUTE, f"slot {slot.index}")
@@ -254,7 +251,8 @@ class Window:
                 ledger.write("h2d", f"slot {slot.index}")
             if self.read_ahead:
                 self.read_ahead(coming)
-            self._backend.abandon(slot.buffer)
-            slot.buffer[: layer.size_bytes].copy_(layer.weights, non_blocking=True)
+            slot.give(layer, self.pool.slots)
+            self._backend.abandon(layer.on_device)
+            layer.on_device.copy_(layer.weights, non_blocking=True)
 
         return copy

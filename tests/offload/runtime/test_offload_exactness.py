@@ -18,7 +18,8 @@ from offload_exactness import Case, Training, all_cases, differences, drawn_case
 from tightship_offload.backends.base import Lane  # noqa: E402
 from tightship_offload.backends.race_detector import RaceError  # noqa: E402
 from tightship_offload.errors import OffloadError  # noqa: E402
-from tightship_offload.runtime.saved_tensors import LayerHooks, _Outer  # noqa: E402
+from tightship_offload.runtime.layer import Layer  # noqa: E402
+from tightship_offload.runtime.slots import Slot  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -61,15 +62,16 @@ else:
             check(case)
 
 
-def test_saved_tensors_that_are_not_resolved_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutation: autograd keeps views of the slots, as it does without our hooks."""
+def test_layers_that_share_the_storages_of_slots_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation: a layer's weights are views of its slot, in which another layer is by the time of backward."""
 
-    def packer(self: LayerHooks, outer: Any) -> Any:
-        return lambda tensor: tensor if outer is None else _Outer(outer[0](tensor), outer[1])
+    def give(self: Slot, layer: Layer, slots: Any) -> None:
+        layer.on_device = self._has_block[: layer.size_bytes]
+        layer.device_views = [piece.of(layer.on_device) for piece in layer.pieces]
 
     case = Case(training=Training(), window=3, seed=5)
     assert differences(reference(case.training), windowed(case, prefetch=0)[0]) == []
-    monkeypatch.setattr(LayerHooks, "_packer", packer)
+    monkeypatch.setattr(Slot, "give", give)
     assert differences(reference(case.training), windowed(case, prefetch=0)[0]) != []
 
 
