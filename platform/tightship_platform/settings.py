@@ -35,6 +35,7 @@ _WHOLE = {
     "database_idle_s": _SECONDS,
     "database_silent_s": _SECONDS,
     "database_pool_s": _SECONDS,
+    "drain_s": _SECONDS,
     "requests_per_token": _REQUESTS,
     "requests_per_host": _REQUESTS,
     "sso_session_h": _HOURS,
@@ -118,6 +119,8 @@ class Settings:
     """Seconds after which a connection to PostgreSQL whose other end is gone is given up; 0: what the system does."""
     database_pool_s: int = 5
     """Seconds that a request waits for a free connection to the database."""
+    drain_s: int = 20
+    """Seconds that uploads in progress get when the server is asked to end; shorter than what kills it waits."""
     requests_per_token: int = 5000
     """Requests a second that a server process takes with one token; 0: any number."""
     requests_per_host: int = 50

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from tightship_platform import __version__
 from tightship_platform.api.auth import Access, open_to
 from tightship_platform.api.bodies import BodyLimit
+from tightship_platform.api.drain import Drain
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.figures import Figures
 from tightship_platform.api.gate import Gate
@@ -90,6 +91,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.database = database
     app.state.access = access
     app.state.single_sign_on = signing_on
+    app.state.drain = Drain(settings.drain_s)
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
     app.state.polls = Polls(database)

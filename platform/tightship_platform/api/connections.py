@@ -138,6 +138,11 @@ class BoundedConnection(HttpToolsProtocol):
         self.config.app.state.polls.close()  # type: ignore[union-attr]
         super().shutdown()
 
+    def cut_body(self) -> None:
+        """Where the client is still sending, hang up."""
+        if not self.waits and self.cycle.more_body:
+            self.transport.abort()
+
     def _await_head(self) -> None:
         self._head_here()
         self._head_due = self.loop.call_later(HEAD_S, self._head_late)

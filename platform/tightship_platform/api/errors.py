@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from tightship_platform.api.rates import TooManyRequests
@@ -100,6 +101,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(PoolTimeout)
     async def _busy(_request: Request, _error: PoolTimeout) -> JSONResponse:
         return line("Too many requests wait for the database; try again", 503)
+
+    @app.exception_handler(ClientDisconnect)
+    async def _gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:
+        return line("The connection ended before the request did", 400)  # for the metrics: nobody reads it
 
     @app.exception_handler(Exception)
     async def _defect(_request: Request, _error: Exception) -> JSONResponse:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -14,6 +16,7 @@ from fastapi import FastAPI
 from tightship_platform.api.app import create_app
 from tightship_platform.api.auth import open_to
 from tightship_platform.api.connections import BoundedConnection, max_connections, raise_file_limit
+from tightship_platform.api.drain import Drain
 from tightship_platform.api.workers import run_workers
 from tightship_platform.database.engine import open_database, upgrade
 from tightship_platform.logs import configure_logging
@@ -24,7 +27,7 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 15
 """How long a connection may be idle between two requests."""
 END_S = 3
-"""How long requests in progress may take to end after SIGTERM or Ctrl-C."""
+"""How long requests in progress may take to end after SIGTERM or Ctrl-C, beyond the time that uploads get (drain)."""
 
 
 def serve(
@@ -51,12 +54,14 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     several = f", {workers} processes" if workers > 1 else ""
 
+    scheme = "https" if certificate else "http"
+    announce = _once(lambda: log.info("Serving %s://%s:%d (%s%s)", scheme, shown, port, access, several))
+
     def work() -> None:
         app = create_app(settings, host=host)
-        _Server(configuration(app, certificate, key)).run(sockets=[listener])
+        _Server(configuration(app, certificate, key), app.state.drain, announce).run(sockets=[listener])
         _leave()
 
-    log.info("Serving %s://%s:%d (%s%s)", "https" if certificate else "http", shown, port, access, several)
     if workers > 1:
         run_workers(workers, work)
     else:
@@ -83,8 +88,45 @@ def configuration(app: FastAPI, certificate: Path | None = None, key: Path | Non
     )
 
 
+def _once(action: Callable[[], None]) -> Callable[[], None]:
+    """Has the first that calls do it, of this process and all that it forks."""
+    ticket, office = os.pipe()
+    os.set_blocking(ticket, False)
+    os.write(office, b"1")
+
+    def call() -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(ticket, 1)
+            action()
+
+    return call
+
+
 class _Server(uvicorn.Server):
-    """Ends with exit code 0 on SIGTERM and SIGINT, where uvicorn raises the signal again."""
+    """Says when it serves, and ends in peace: with exit code 0, where uvicorn raises the signal again."""
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain, self._announce = drain, announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what is under way, what takes longest first."""
+        if not await self._drain.wait(lambda: self.force_exit, self._stop_listening):
+            for connection in list(self.server_state.connections):
+                connection.cut_body()  # type: ignore[union-attr]  # all are BoundedConnections
+        await super().shutdown(sockets)
+
+    def _stop_listening(self) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # after the answer that is under way
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self.force_exit = self.should_exit  # asked a second time: wait for nobody

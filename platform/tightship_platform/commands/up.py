@@ -29,7 +29,7 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
     settings = load_settings()
     from tightship_platform.processes.liveness import hold_lock
     from tightship_platform.processes.private_files import keep_files_private
-    from tightship_platform.processes.supervisor import Part, Supervisor, part_command
+    from tightship_platform.processes.supervisor import KILL_AFTER_S, Part, Supervisor, part_command
 
     keep_files_private()
     lock = hold_lock(settings.home, "up", "stop that one first, or set another TIGHTSHIP_HOME")
@@ -39,7 +39,8 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
         # A certificate is made for names; whoever has one says by which to call the server.
         url = settings.server if settings.server.startswith("https://") else f"https://{near}:{port}"
     os.environ["TIGHTSHIP_SERVER"] = url  # the agent's server is this one
-    parts = [Part(name="server", command=part_command("server", "--host", host, "--port", str(port)))]
+    command = part_command("server", "--host", host, "--port", str(port))
+    parts = [Part(name="server", command=command, ends_within_s=settings.drain_s + KILL_AFTER_S)]
     if not no_worker:
         parts.append(Part(name="worker", command=part_command("worker", "--beat")))
     if not no_agent:

@@ -48,6 +48,8 @@ class Part:
     command: Sequence[str]
     waits: bool = False
     """Started when `ready` says so, at the latest after `WAIT_S`."""
+    ends_within_s: float = field(default_factory=lambda: KILL_AFTER_S)
+    """Killed when it has not ended this long after SIGTERM."""
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     """Monotonic seconds."""
@@ -201,12 +203,17 @@ class Supervisor:
         output.close()
 
     def _end_all(self) -> None:
-        """SIGTERM to all, SIGKILL to those that are still there after `KILL_AFTER_S` or at a second signal.
+        """SIGTERM to all, SIGKILL to those that are still there after `ends_within_s` or at a second signal.
 
         The last part goes first and gets `FLUSH_S`: the agent still has the server to deliver to.
         """
         alive = [(part, part.process) for part in self.parts if part.process is not None and part.restart_at is None]
-        deadline = time.monotonic() + KILL_AFTER_S
+        begun = time.monotonic()
+
+        def ending() -> bool:
+            lasted = time.monotonic() - begun
+            return any(process.poll() is None and lasted < part.ends_within_s for part, process in alive)
+
         if alive:
             last = alive[-1][1]
             last.terminate()
@@ -215,7 +222,7 @@ class Supervisor:
                 self._wait(0.1)
         for _, process in alive[:-1]:
             process.terminate()
-        while any(process.poll() is None for _, process in alive) and time.monotonic() < deadline and self._stops < 2:
+        while ending() and self._stops < 2:
             self._wait(0.1)
         for part, process in alive:
             if process.poll() is None:

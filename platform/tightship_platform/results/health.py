@@ -34,9 +34,9 @@ class Readiness:
     """Whether a server can take requests now."""
 
     status: str
-    """`ok` or `degraded`."""
-    database: str
-    """`ok`, `another schema` or `unreachable`; it counts as unreachable when it does not answer within 5 s."""
+    """`ok`, `degraded`, or `ending`: the server was asked to end and takes no more work."""
+    database: str | None
+    """`ok`, `another schema` or `unreachable`, also when it does not answer within 5 s; null: the server is ending."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,9 @@ async def live() -> Answer:
 
 @router.get("/ready", dependencies=[needs(None)], response_model=Readiness, responses={503: {"model": Readiness}})
 async def ready(request: Request) -> Answer:
-    """Whether the server can take requests now; where it cannot, because of the database, the status is 503."""
+    """Whether the server can take requests now; where it cannot, because of the database or as it ends, it is 503."""
+    if not request.app.state.drain.asked():
+        return Answer(Readiness(status="ending", database=None), status_code=503)
     database = await request.app.state.probes.database()
     works = database.state == "ok"
     return Answer(

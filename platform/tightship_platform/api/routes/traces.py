@@ -66,8 +66,11 @@ async def put_trace(
     # Before the first byte is read: a file that nobody wants is refused, not received.
     artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt, recording)
     store = await run_in_threadpool(_open_store, database, settings)
-    stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
-    trace_id, due = await run_in_threadpool(_record, database, store, key, stored, rank, pid, host, attempt, recording)
+    with request.app.state.drain.upload():
+        stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
+        trace_id, due = await run_in_threadpool(
+            _record, database, store, key, stored, rank, pid, host, attempt, recording
+        )
     for _ in range(due):
         await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
     return Answer(TraceReceived(trace=trace_id))
