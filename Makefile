@@ -17,7 +17,7 @@ export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test test-reference lint types fix docs bench exit-storm exactness explore injection proof readings chaos clean
+.PHONY: all install services demo test test-reference wheel lint types fix docs bench exit-storm exactness explore injection proof readings chaos clean
 
 all: lint types test  ## lint + types + tests
 
@@ -46,6 +46,9 @@ test: install services  ## all tests, with real PostgreSQL, Redis and Chromium w
 
 test-reference: install  ## the tests marked `reference`; TIGHTSHIP_REFERENCE names the folder of the reference data
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) -m reference
+
+wheel: install  ## sdist and wheel, and every command where only the wheel is installed: base, analyze, server
+	@$(BIN)/python tools/check_wheel.py
 
 lint: install  ## style, layers, import circles
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from tightship_platform import __version__
 from tightship_platform.errors import TightshipError
+from tightship_platform.extras import MissingExtra, extra_of, require
 from tightship_platform.redaction import hide_secrets
 
 GROUP = "tightship.commands"
@@ -64,6 +65,15 @@ class LazyGroup(click.Group):
             raise TypeError(f"entry point {entry.value} is not a click command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is to run. Its packages are looked for before it starts anything; its help needs none."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and not {"-h", "--help"} & set(rest):
+            require(f"`{name}`", self._entries()[name].extras)
+        return name, command, rest
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tightship")
@@ -80,10 +90,20 @@ def main() -> None:
     # It goes without where that cannot be imported.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
-        root(prog_name="tightship")
+        _run()
     except TightshipError as error:
         click.echo(f"tightship: {hide_secrets(str(error))}", err=True)
         sys.exit(error.exit_code)
+
+
+def _run() -> None:
+    try:
+        root(prog_name="tightship")
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name or "")
+        if extra is None:
+            raise
+        raise MissingExtra("This command", [extra], str(error.name)) from None
 
 
 if __name__ == "__main__":

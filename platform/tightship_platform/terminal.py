@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,8 @@ from rich.text import Text
 
 from tightship_platform.units import NS_PER_S
 
+TEXT_WIDTH = 120
+"""Width of prose and bars where the output is no terminal."""
 PLAIN_WIDTH = 10_000
 """Width where the output is no terminal: every item is one whole line, for `grep` and `awk`."""
 
@@ -53,6 +56,14 @@ def clock(ns: int | None) -> str:
         return datetime.fromtimestamp(ns / NS_PER_S).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"{ns} ns"
+
+
+def wide_console() -> Console:
+    """As wide as the terminal, or as COLUMNS says, or else TEXT_WIDTH."""
+    console = Console(highlight=False)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(highlight=False, width=TEXT_WIDTH)
 
 
 def print_table(

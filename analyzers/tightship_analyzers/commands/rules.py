@@ -13,17 +13,16 @@ from tightship_platform.results.rule import RulePage
 @json_option(RulePage, "Print JSON: with ID one object, else an array.")
 def rules(rule_id: str | None, as_json: bool) -> None:
     """List the rules, or show the page of one."""
-    from tightship_analyzers.report.terminal import print_page, print_rules
-    from tightship_analyzers.rules.catalogue import GROUPS, RULES, find_rule
-    from tightship_analyzers.rules.pages import rule_record
+    from tightship_analyzers.report.catalogue import find_page, print_page, print_rules, rule_pages
 
+    groups = rule_pages()
     if rule_id is not None:
-        rule = find_rule(rule_id)
+        page = find_page(groups, rule_id)
         if as_json:
-            print_json(rule_record(rule))
+            print_json(page)
         else:
-            print_page(rule)
+            print_page(page)
     elif as_json:
-        print_json([rule_record(rule) for rule in RULES])
+        print_json([page for pages in groups.values() for page in pages])
     else:
-        print_rules(GROUPS)
+        print_rules(groups)

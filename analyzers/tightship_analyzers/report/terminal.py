@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tightship_analyzers.findings.model import Rule
 from tightship_analyzers.report.model import RankTime, Report, finding_rows, report_of
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import apart_words, is_clean, ranks_on
 from tightship_analyzers.report.terminal_parts import print_facts, print_notes, print_section
-from tightship_analyzers.rules.pages import page_text
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.terminal import wide_console
 from tightship_platform.units import format_frac, format_ns
 
 BAR_CELLS = 40
 MAX_BAR_RANKS = 2
 """Up to this many ranks get bars; more get one line each."""
-PLAIN_WIDTH = 120
-"""Width where the output is no terminal."""
 ROW_STYLE = {"fix": "cyan", "because": "dim"}
 
 
 def print_report(result: RunAnalysis, *, explain: bool = False) -> None:
     """Where the step went, what to do about it, and what could not be judged."""
-    console, report = _console(), report_of(result)
+    console, report = wide_console(), report_of(result)
     for line in report.limits:
         console.print(Text(line, style="bold yellow"), soft_wrap=True)
     console.print(Text(report.headline, style="bold"))
@@ -107,34 +100,6 @@ def _print_finding(console: Console, number: int, result: RunAnalysis, finding: 
     for label, text in finding_rows(result, finding):
         table.add_row("" if label == "because" else label, Text(text, style=ROW_STYLE.get(label, "")))
     console.print(Padding(table, (0, 0, 1, 3), expand=False))
-
-
-def print_rules(groups: Mapping[str, Sequence[Rule]]) -> None:
-    """The catalogue, one line per rule, under what goes wrong."""
-    console = _console()
-    width = max(len(rule.id) for rules in groups.values() for rule in rules)
-    for title, rules in groups.items():
-        console.print(Text(title, style="bold"))
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True, min_width=width)
-        table.add_column(overflow="fold")
-        for rule in rules:
-            table.add_row(Text(rule.id, style="cyan"), Text(rule.title))
-        console.print(Padding(table, (0, 0, 1, 2), expand=False))
-    Console(stderr=True, highlight=False).print(Text("tightship rules ID shows the page of one.", style="dim"))
-
-
-def print_page(rule: Rule) -> None:
-    """One rule's page."""
-    Console(highlight=False).print(Markdown(page_text(rule)))
-
-
-def _console() -> Console:
-    """As wide as the terminal, or as COLUMNS says, or else PLAIN_WIDTH."""
-    console = Console(highlight=False)
-    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
-        return console
-    return Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def _bar(share: float) -> str:

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from tightship_analyzers.trace.limits import Limits, TraceError
 from tightship_analyzers.trace.names import clean
+from tightship_platform.extras import require_driver
 from tightship_platform.units import format_bytes
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -65,6 +66,7 @@ class TextSource:
             yield file
 
     def _opened_url(self) -> IO[bytes]:
+        require_driver(self._location)
         import fsspec
 
         try:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import fsspec
 
 from tightship_platform.errors import Invalid, NotFound, TooLarge
+from tightship_platform.extras import require_driver
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, format_bytes
 
@@ -50,6 +51,7 @@ class ArtifactStore:
     """Keys are relative paths of plain segments: `traces/<run>/<capture>/rank-0-<sha256>.json.gz`."""
 
     def __init__(self, url: str) -> None:
+        require_driver(url)
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError, OSError) as error:

@@ -29,6 +29,7 @@ from tightship_analyzers.trace.op_table.table import (
     OpTableError,
     checked_table,
 )
+from tightship_platform.extras import require_driver
 from tightship_platform.units import format_bytes, plural
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def _opened(location: str, shown: str) -> Iterator[IO[bytes]]:
 
 
 def _opened_url(location: str, shown: str) -> IO[bytes]:
+    require_driver(location)
     import fsspec
 
     try:

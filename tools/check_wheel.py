@@ -1,0 +1,98 @@
+"""Builds the sdist and the wheel, and tries every command where only the wheel is installed: `make wheel`.
+
+One environment per set of extras. Every command shows its help; called without arguments it works, or says in one line
+what it lacks. None ends in a traceback. What runs until it is stopped is stopped after a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRAS = ("", "analyze", "server")
+MOST_MB = {"analyze": 150}
+"""Of an environment without pip: what a laptop gets."""
+STOPPED_S = 10
+
+
+def main() -> None:
+    """Exit code 1 where a command fails otherwise than with one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = _built(Path(folder) / "dist")
+        wrong = [line for extra in EXTRAS for line in _tried(Path(folder) / (extra or "base"), wheel, extra)]
+    print("\n".join(wrong) or "every command works or names its extra")
+    sys.exit(1 if wrong else 0)
+
+
+def _built(folder: Path) -> Path:
+    """The wheel, made from the sdist."""
+    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = folder.glob("*.whl")
+    assert len(list(folder.glob("*.tar.gz"))) == 1
+    return wheel
+
+
+def _tried(folder: Path, wheel: Path, extra: str) -> Iterator[str]:
+    name = f"tightship[{extra}]" if extra else "tightship"
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    constraints = ROOT / "constraints.txt"
+    wanted = f"{wheel}[{extra}]" if extra else str(wheel)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-c", constraints, wanted], check=True)
+    subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "pip", "setuptools"], check=True)
+    size_mb = sum(file.lstat().st_size for file in (folder / "env").rglob("*")) / 1e6
+    print(f"{name}: {size_mb:.0f} MB")
+    if size_mb > MOST_MB.get(extra, size_mb):
+        yield f"{name} takes {size_mb:.0f} MB, more than {MOST_MB[extra]}"
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("TIGHTSHIP", "PYTHON"))}
+    environ |= {"TIGHTSHIP_HOME": str(folder / "home"), "TIGHTSHIP_SERVER": "http://127.0.0.1:9", "HOME": str(folder)}
+    tightship = [python, "-m", "tightship_platform"]
+    for path in _commands(tightship, environ, ()):
+        for arguments in ((*path, "--help"), path):
+            ended = _run([*tightship, *arguments], environ, folder)
+            lines = ended.stderr.splitlines()
+            one_line = len(lines) == 1 or "Usage:" in ended.stderr  # a group alone shows its help
+            if "Traceback" in ended.stderr or (ended.returncode == 2 and not one_line):
+                yield f"{name}: `tightship {' '.join(arguments)}` ends with {ended.returncode}: {ended.stderr[-500:]}"
+            elif arguments[-1:] == ("--help",) and (ended.returncode or not ended.stdout):
+                yield f"{name}: `tightship {' '.join(arguments)}` shows no help"
+        print(f"{name}: tightship {' '.join(path)}: {ended.returncode} {(lines or [''])[-1][:120]}")
+
+
+def _commands(tightship: list[object], environ: dict[str, str], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every command and command of a group, from the help alone."""
+    shown = subprocess.check_output([*map(str, tightship), *path, "--help"], env=environ, text=True)
+    _, _, listed = shown.partition("\nCommands:\n")
+    if path:
+        yield path
+    for line in listed.splitlines():
+        if line.startswith("  ") and line[2:3].strip():
+            yield from _commands(tightship, environ, (*path, line.split()[0]))
+
+
+def _run(command: list[object], environ: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    with subprocess.Popen(
+        list(map(str, command)),
+        env=environ,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=STOPPED_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            out, err = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+if __name__ == "__main__":
+    main()
