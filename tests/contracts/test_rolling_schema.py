@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, MetaData, Table, create_engine, event, inspect, make_url, select, text
 from table_rows import row_of
+from waiting import wait_for
 
 from tightship_platform.database import engine as databases
 from tightship_platform.database import schema
@@ -211,3 +212,27 @@ def test_a_migration_gives_way_to_a_long_transaction(
         reader.rollback()
         upgrading.join()
     assert schema.read_version(engine).fits
+
+
+@POSTGRES_ALONE
+def test_a_migration_that_stands_in_a_circle_of_waits_tries_again(
+    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody reads `run` and then `token`, while a migration has altered `token` and comes to `run`."""
+    monkeypatch.setattr(schema, "LOCK_S", 60.0)
+    monkeypatch.setattr(schema, "PAUSE_S", 0.1)
+    databases.upgrade(settings, "0007")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
+        admin.execute(text(f"ALTER DATABASE \"{engine.url.database}\" SET deadlock_timeout = '2s'"))
+    engine.dispose()
+    upgrading = threading.Thread(target=databases.upgrade, args=(settings,))
+    waiting = text("SELECT count(*) FROM pg_locks WHERE relation = 'run'::regclass AND NOT granted")
+    with engine.connect() as reader, engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
+        reader.execute(text("SET deadlock_timeout = '60s'"))  # the other one finds the circle
+        reader.execute(text("SELECT count(*) FROM run"))
+        upgrading.start()
+        wait_for(lambda: watcher.execute(waiting).scalar(), "the migration to come to `run`")
+        reader.execute(text("SELECT count(*) FROM token"))
+        reader.rollback()
+    upgrading.join()
+    assert schema.read_version(engine).revision == schema.head()

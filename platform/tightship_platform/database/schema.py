@@ -37,7 +37,8 @@ LOCK_S = 2.0
 TRIES = 30
 PAUSE_S = 1.0
 """Between two tries, for those who waited."""
-_LOCK_NOT_AVAILABLE = "55P03"
+_IN_USE = {"55P03", "40P01"}
+"""What PostgreSQL says of a table that others hold for longer: a lock not had in time, a deadlock with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ def migrate(engine: Engine, revision: str, *, down: bool = False) -> str | None:
         try:
             return _migrate(engine, revision, down)
         except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            if getattr(error.orig, "sqlstate", None) not in _IN_USE:
                 raise _unreachable(error, engine.url) from error
             if not left:
                 raise Conflict(
