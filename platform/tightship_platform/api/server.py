@@ -19,6 +19,7 @@ from tightship_platform.api.connections import BoundedConnection, max_connection
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.workers import run_workers
 from tightship_platform.database.engine import open_database, upgrade
+from tightship_platform.errors import Conflict
 from tightship_platform.logs import configure_logging
 from tightship_platform.settings import Settings
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 15
 """How long a connection may be idle between two requests."""
+BACKLOG = 1024
 END_S = 3
 """How long requests in progress may take to end after SIGTERM or Ctrl-C, beyond the time that uploads get (drain)."""
 
@@ -39,11 +41,12 @@ def serve(
     host: str,
     workers: int = 1,
 ) -> None:
-    """Serve on a listener, under TLS where there is a certificate, until a signal says stop.
+    """Serve on a socket that is bound and does not listen yet, under TLS where there is a certificate, until a signal
+    says stop.
 
-    :param host: what the listener was asked for by.
+    :param host: what the socket was bound to by.
     :param workers: processes that serve beside each other.
-    :raises Conflict: tokens are needed and there are none.
+    :raises Conflict: tokens are needed and there are none, or somebody else listens on the port meanwhile.
     """
     configure_logging(settings.log_format)
     raise_file_limit()
@@ -57,12 +60,23 @@ def serve(
     scheme = "https" if certificate else "http"
     announce = _once(lambda: log.info("Serving %s://%s:%d (%s%s)", scheme, shown, port, access, several))
 
+    def listen() -> None:
+        try:
+            listener.listen(BACKLOG)
+        except OSError as error:  # another bound it too, and was first to listen
+            raise Conflict(
+                f"Port {port} on {host} is in use; stop what listens there or choose another with --port"
+            ) from error
+
     def work() -> None:
         app = create_app(settings, host=host)
+        if workers == 1:
+            listen()
         _Server(configuration(app, certificate, key), app.state.drain, announce).run(sockets=[listener])
         _leave()
 
     if workers > 1:
+        listen()
         run_workers(workers, work)
     else:
         work()

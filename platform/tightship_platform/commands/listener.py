@@ -37,8 +37,11 @@ def certificate_files(settings: Settings) -> tuple[Path | None, Path | None]:
     return certificate, key
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, taken before anything else is done: the port is either ours or the command ends.
+def bind(host: str, port: int) -> socket.socket:
+    """A socket with the address, taken before anything else is done: the port is either ours or the command ends.
+
+    It does not listen: until the server can answer, clients are turned away and ask another one, where they would
+    wait for this one's whole start.
 
     :raises Conflict: the port is in use.
     :raises Invalid: the host is no address of this machine.
@@ -51,7 +54,6 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1024)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -30,12 +30,12 @@ def server(host: str, port: int, workers: int) -> None:
     create one with `tightship token create`, or set TIGHTSHIP_TOKEN.
     """
     settings = load_settings()
-    from tightship_platform.commands.listener import certificate_files, listen
+    from tightship_platform.commands.listener import bind, certificate_files
     from tightship_platform.processes.private_files import keep_files_private
 
     keep_files_private()
     certificate, key = certificate_files(settings)
-    with listen(host, port) as listener:
+    with bind(host, port) as listener:
         # Most of a start goes into this import; what is wrong with port or certificate is said before.
         from tightship_platform.api.server import serve
 

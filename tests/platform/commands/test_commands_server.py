@@ -15,9 +15,10 @@ import pytest
 from api_calls import HOST, RUN, Capture, ok, serving, sha256, trace_file
 from processes import Running, answers, tightship
 from services import free_port
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, make_url, text
 from waiting import PATIENCE_S, wait_for
 
+from tightship_platform.database import schema
 from tightship_platform.database.engine import open_database
 
 
@@ -143,6 +144,24 @@ def test_servers_that_start_at_once_on_an_empty_database_all_come_up(env: Any) -
     finally:
         for server in servers:
             server.__exit__()
+
+
+def test_who_comes_while_it_starts_is_turned_away_and_need_not_wait(make_platform_env: Any) -> None:
+    """A start may wait for a migration: a balancer, or an agent, asks another server meanwhile."""
+    env = make_platform_env(database="postgres")
+    port = free_port()
+    engine = create_engine(make_url(env.database_url))
+    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    with engine.connect() as migrating, engine.connect() as watcher:
+        migrating.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": schema._LOCK_KEY})
+        with Running(env.environ, "server", "--port", str(port)) as server:
+            wait_for(lambda: watcher.execute(waiting).scalar(), "the server to wait for the migration")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+            migrating.rollback()
+            server.hear("Serving")
+            assert answers(f"http://127.0.0.1:{port}")
+    engine.dispose()
 
 
 def test_a_newer_database_is_one_line_and_stays_as_it_is(platform_env: Any) -> None:
