@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from records import CPU, GPU, HOUR, MIN, T0, S, batch, ended, held, samples, started
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Device, Rollup, Run
+from tightship_platform.database.models import Device, DirtyHour, Rollup, Run
 from tightship_platform.samples import dirty_hours, rollups
 
 START = T0 - T0 % HOUR
@@ -175,6 +175,29 @@ def test_a_batch_from_long_ago_makes_no_rollups_itself(database: Database) -> No
         while rollups.roll_up_dirty(session):
             pass
         assert [row["samples"] for row in _rows(session, rollups.MINUTE_NS)] == [1]
+
+
+def test_hours_that_servers_of_the_release_before_did_not_mark_are_made_again(database: Database) -> None:
+    """During a rolling upgrade the worker may be replaced first; a host that was away comes back to an old server."""
+    with database.session() as session:
+        ingest.apply_run(session, started(start_ns=START), now=START)
+        ingest.apply_batch(session, batch(devices=[CPU], allocations=[held(start_ns=START)]), now=START)
+        ingest.apply_batch(session, batch(samples=samples([START + S], util_frac=0.5)), now=START + 2 * S)
+        rollups.roll_up_range(session, START, START + MIN)  # by the old worker
+        upgraded = START + 2 * HOUR
+        rollups.roll_up(session, now=upgraded)
+        for late, age in ((10 * MIN, 100 * MIN), (20 * HOUR, 100 * MIN)):
+            now = upgraded + late
+            for _ in range(12):
+                rollups.roll_up(session, now=now)
+            ingest.apply_batch(session, batch(samples=samples([now - age], util_frac=0.5)), now=now)
+            session.execute(delete(DirtyHour))
+            made = [rollups.roll_up(session, now=now + k * 30 * S) for k in range(1, 11)]
+            assert sorted(made) == [0] * 9 + [1], "once in five minutes"
+        assert sum(row["samples"] for row in _rows(session, rollups.MINUTE_NS)) == 3
+        after = upgraded + rollups.UPGRADE_NS
+        assert sum(rollups.roll_up(session, now=after + k * 30 * S) for k in range(60)) == 0
+        assert sum(row["samples"] for row in _rows(session, rollups.HOUR_NS)) == 3
 
 
 def test_what_is_marked_while_it_is_made_again_stays_marked(database: Database) -> None:

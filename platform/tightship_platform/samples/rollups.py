@@ -5,6 +5,9 @@
 arrive FRESH_NS late at most, and are committed MARGIN_NS after that. What comes later, or changes which run a device
 was held by, is marked by ingest (`dirty_hours`) and made again, hour by hour of each device. Rolling up again gives the
 same rows. Hours are made of minutes, weighted by their samples; the hour that has not ended, every five minutes.
+
+Servers of releases before 0011 mark nothing: theirs was a worker that made the last two hours again every time. So on a
+database of such a release `roll_up` does that for UPGRADE_NS, every five minutes.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ FRESH_NS = 60 * NS_PER_S
 """Samples are this old at most when they arrive, unless their host was cut off or its clock is wrong."""
 MARGIN_NS = 60 * NS_PER_S
 SLOT_NS = 5 * MINUTE_NS
+UPGRADE_NS = 24 * HOUR_NS
+"""For so long servers of the release before may run beside this one."""
 DIRTY_AT_ONCE = 400
 """Marked hours of devices that one transaction makes again."""
 METRICS = (
@@ -72,12 +77,16 @@ def roll_up(session: Session, *, now: int | None = None) -> int:
     reached = session.get(RolledUp, 1)
     if reached is None:
         reached = RolledUp(id=1, minutes_ns=now - WINDOW_NS, hours_ns=now - WINDOW_NS)
+        if session.scalar(select(Rollup.run_id).limit(1)) is not None:
+            reached.unmarked_until_ns = now + UPGRADE_NS
         session.add(reached)
         since_ns = hours_ns = now - WINDOW_NS
     else:
         # A clock that was ahead has left times to come.
         since_ns = min(reached.minutes_ns, now) - FRESH_NS - MARGIN_NS
         hours_ns = min(reached.hours_ns, now) - FRESH_NS - MARGIN_NS
+        if now < (reached.unmarked_until_ns or 0) and now // SLOT_NS != reached.hours_ns // SLOT_NS:
+            since_ns = hours_ns = min(since_ns, now - WINDOW_NS)
     until_ns = min(now, since_ns + WINDOW_NS)
     rows = _make_minutes(session, since_ns, until_ns, None)
     if until_ns // SLOT_NS != reached.hours_ns // SLOT_NS:

@@ -139,3 +139,5 @@ class RolledUp(Base):
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     minutes_ns: Mapped[ns]
     hours_ns: Mapped[ns]
+    unmarked_until_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """Until then servers of a release that marks no hours may run; null: there never was one."""
