@@ -8,6 +8,9 @@ ARGS ?=
 # Most tests wait for processes, so four at once fit on two cores.
 PYTEST_ARGS ?= -n 5 --dist worksteal
 
+LOCK := pip compile --quiet --upgrade --constraint constraints.txt --generate-hashes --universal --python-version 3.12 \
+	--no-header --no-annotate
+
 # Hundreds of processes import the same modules: compiled once, each starts sooner.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,7 +20,7 @@ export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test test-reference wheel lint types fix docs bench exit-storm exactness explore injection proof readings chaos clean
+.PHONY: all install services demo test test-reference wheel lint types fix docs bench exit-storm exactness explore injection proof readings requirements rolling chaos clean
 
 all: lint types test  ## lint + types + tests
 
@@ -65,6 +68,13 @@ fix: install  ## repair style
 docs: install  ## regenerate the generated documents (rule catalogue, command line)
 	$(BIN)/python tools/generate_docs.py
 
+# By uv, whose hashes are those of every platform.
+requirements: install  ## fix what the images install, by hash: requirements/
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv $(LOCK) pyproject.toml --extra server --extra s3 --extra gcs -o requirements/server.txt
+	$(BIN)/uv $(LOCK) pyproject.toml -o requirements/agent.txt
+	echo 'hatchling>=1.26' | $(BIN)/uv $(LOCK) - -o requirements/build.txt
+
 bench: install  ## every benchmark; tables on the screen, JSON under benchmarks/out
 	@for b in benchmarks/*.py; do echo "==> $$b"; $(BIN)/python $$b || exit 1; done
 
@@ -79,6 +89,9 @@ explore: install  ## every case of the sliced tests, then property, fuzz and inj
 	for round in $$(seq $(or $(ROUNDS),20)); do \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/analysis/test_recorded_fuzz.py tests/injection || exit 1; done
+
+rolling: install  ## upgrade an older release under load, and see that nothing is lost: ARGS="--old COMMIT"; needs git history
+	$(BIN)/python tests/rolling/rolling.py $(ARGS)
 
 chaos: install  ## kill, stop, fill and misdate parts of an installation, and see that nothing is lost: ARGS="--schedules 3 --seed 41"
 	$(BIN)/python tests/chaos/chaos.py $(ARGS)

@@ -48,7 +48,10 @@ def compose(environ: dict[str, str] = SECRETS) -> dict[str, Any]:
     return loaded
 
 
-SERVICES: dict[str, dict[str, Any]] = compose()["services"]
+AGENT: dict[str, Any] = yaml.safe_load(
+    fill_in((ROOT / "docker-compose.agent.yml").read_text(), {"TIGHTSHIP_SERVER": "https://h"})
+)
+SERVICES: dict[str, dict[str, Any]] = compose()["services"] | AGENT["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 STAGES = {
     match[2]: (match[1], block)
@@ -61,9 +64,9 @@ STAGES = {
 
 
 def test_the_services_are_these() -> None:
-    assert set(SERVICES) == {"postgres", "redis", *OURS}
-    assert SERVICES["agent"]["profiles"] == ["gpu"]
-    assert all("profiles" not in SERVICES[name] for name in SERVICES if name != "agent")
+    """The agent has its own file: its host needs nothing of the server's."""
+    assert set(compose()["services"]) == {"postgres", "redis", "server", "worker", "beat"}
+    assert set(AGENT["services"]) == {"agent"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -76,7 +79,7 @@ def test_every_service_has_a_health_check_and_comes_back(name: str) -> None:
 
 
 def test_volumes_are_named_and_declared() -> None:
-    declared = set(compose()["volumes"])
+    declared = set(compose()["volumes"]) | set(AGENT["volumes"])
     used = {mount.split(":")[0] for service in SERVICES.values() for mount in service.get("volumes", ())}
     assert {name for name in used if not name.startswith("/")} == declared
     assert {name for name in used if name.startswith("/")} == {"/tmp"}
@@ -112,18 +115,46 @@ def test_every_image_is_a_target_of_the_dockerfile_with_the_same_command(name: s
 
 def test_the_stages_build_on_each_other_and_copy_what_exists() -> None:
     for name, (parent, block) in STAGES.items():
-        assert parent in STAGES or parent.startswith("python:3."), name
+        assert parent in STAGES or parent == "${PYTHON_IMAGE}", name
         for source in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", block):
             for path in source.split():
                 assert (ROOT / path).exists(), path
         for stage in re.findall(r"from=(\w+)", block):
             assert stage in STAGES
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for extra in re.findall(r"\[(\w+)\]\"", DOCKERFILE):
-        assert extra in project["project"]["optional-dependencies"]
     copied = {path for _, block in STAGES.values() for path in re.findall(r"(?m)^COPY (\w+) \./", block)}
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert copied == {path.split("/")[0] for path in (*wheel["packages"], *wheel.get("shared-data", {}))}
+
+
+REQUIREMENTS = {"server": ("server", "s3", "gcs"), "agent": (), "build": None}
+"""File under requirements/ → the extras that it fixes beside the base install; `build` has what makes the wheel."""
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_images_install_what_is_fixed_by_its_hash(name: str) -> None:
+    """`make requirements` makes the files again."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = REQUIREMENTS[name]
+    wanted = project["build-system"]["requires"] if extras is None else list(project["project"]["dependencies"])
+    for extra in extras or ():
+        wanted += project["project"]["optional-dependencies"][extra]
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    entries = [entry for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
+    fixed = {entry.split("==")[0].split("[")[0].lower(): entry.split("==")[1].split()[0] for entry in entries}
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+    for one in wanted:
+        bare = re.split(r"[\[<>=!;]", one)[0].strip().lower().replace("_", "-")
+        assert bare in fixed, f"{one} is not in requirements/{name}.txt; run `make requirements`"
+    if extras is not None:  # tests run with these versions
+        tested = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+        tested = {one.lower().replace("_", "-"): version for one, version in tested.items()}
+        assert {one: version for one, version in fixed.items() if one in tested} == {
+            one: tested[one] for one in fixed if one in tested
+        }
+    installs = re.findall(r"pip install [^&\n]*", DOCKERFILE)
+    assert all("--require-hashes -r" in one or "--no-deps /wheels/" in one for one in installs), installs
+    assert f"--require-hashes -r {name}.txt" in DOCKERFILE
 
 
 def test_settings_in_the_files_are_settings() -> None:
@@ -138,29 +169,21 @@ def test_settings_in_the_files_are_settings() -> None:
     assert named <= known
 
 
-AGENT: dict[str, Any] = yaml.safe_load(
-    fill_in((ROOT / "docker-compose.agent.yml").read_text(), {"TIGHTSHIP_SERVER": "https://h"})
-)["services"]["agent"]
-
-
 def test_every_container_of_ours_is_bounded() -> None:
-    for service in (*(SERVICES[name] for name in ("server", "worker", "beat")), AGENT):
+    for service in (SERVICES[name] for name in OURS):
         assert service["mem_limit"] and service["pids_limit"]
         assert service["read_only"] and service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-    for service in (*(SERVICES[name] for name in SERVICES if name != "agent"), AGENT):
+    for service in SERVICES.values():
         assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
 
 
 def test_the_agents_own_file_knows_no_secret_of_the_server() -> None:
     written = (ROOT / "docker-compose.agent.yml").read_text()
-    assert set(_VARIABLE.findall(written)) == {
-        ("TIGHTSHIP_SERVER", "?", "set it to the address of the server"), ("TIGHTSHIP_AGENT_TOKEN", "-", "")
+    assert {name for name, _, _ in _VARIABLE.findall(written)} == {
+        "TIGHTSHIP_SERVER", "TIGHTSHIP_AGENT_TOKEN", "PYTHON_IMAGE"
     }  # fmt: skip
-    same = SERVICES["agent"]
-    for key in ("command", "build", "pid", "network_mode", "volumes", "deploy", "healthcheck", "restart"):
-        assert AGENT[key] == same[key], key
-    assert set(AGENT["cap_add"]) == {"SYS_PTRACE", "SETUID", "SETGID", "DAC_OVERRIDE"}
+    assert set(SERVICES["agent"]["cap_add"]) == {"SYS_PTRACE", "SETUID", "SETGID", "DAC_OVERRIDE"}
 
 
 def test_only_the_agent_has_rights_beyond_its_own_container() -> None:
