@@ -11,8 +11,8 @@ from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.plans import prediction_of
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile
 from tightship_offload.plan.model import HardwareSpec, Plan, Prediction
+from tightship_platform.commands.terminal import Column, print_table
 from tightship_platform.results.plan_answer import PlanAlternative
-from tightship_platform.terminal import Column, print_table
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 
 

@@ -13,9 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tightship_platform.commands.terminal import wide_console
 from tightship_platform.errors import NotFound
 from tightship_platform.results.rule import RulePage
-from tightship_platform.terminal import wide_console
 
 FILE = "analyzers/tightship_analyzers/report/rules.json"
 """In the repository."""

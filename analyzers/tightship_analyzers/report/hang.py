@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from tightship_platform.commands.terminal import Column, clock, print_table, printable
 from tightship_platform.results.hang import HangReport
-from tightship_platform.terminal import Column, clock, print_table, printable
 from tightship_platform.units import plural
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tightship_analyzers.stragglers import Contribution, Share, WhatIf, Worker
+from tightship_platform.commands.terminal import Column, print_table, printable
 from tightship_platform.results.what_if import (
     ErrorFrac,
     StragglerReport,
@@ -17,7 +18,6 @@ from tightship_platform.results.what_if import (
     StragglerStep,
     StragglerWorker,
 )
-from tightship_platform.terminal import Column, print_table, printable
 from tightship_platform.units import format_frac, format_ns, plural
 
 SAME_FRAC = 0.01

@@ -11,9 +11,9 @@ from tightship_analyzers.report.model import RankTime, Report, finding_rows, rep
 from tightship_analyzers.report.palette import bucket_colour, bucket_label
 from tightship_analyzers.report.sentences import apart_words, is_clean, ranks_on
 from tightship_analyzers.report.terminal_parts import print_facts, print_notes, print_section
+from tightship_platform.commands.terminal import wide_console
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.run import RunAnalysis
-from tightship_platform.terminal import wide_console
 from tightship_platform.units import format_frac, format_ns
 
 BAR_CELLS = 40

@@ -32,7 +32,7 @@ def audit(actor: str | None, action: str | None, since: str | None, limit: int, 
     if as_json:
         print_json(entries)
         return
-    from tightship_platform.terminal import Column, clock, print_table
+    from tightship_platform.commands.terminal import Column, clock, print_table
 
     print_table(
         [Column("TIME", whole=True), Column("ACTOR"), Column("ACTION", whole=True), Column("TARGET"), Column("DETAIL")],

@@ -45,7 +45,7 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
     if as_json:
         print_json(items)
         return
-    from tightship_platform.terminal import Column, clock, print_table
+    from tightship_platform.commands.terminal import Column, clock, print_table
 
     print_table(
         [
@@ -92,7 +92,7 @@ def captures(run: str | None, as_json: bool) -> None:
     if as_json:
         print_json(items)
         return
-    from tightship_platform.terminal import Column, clock, print_table
+    from tightship_platform.commands.terminal import Column, clock, print_table
 
     print_table(
         [
@@ -134,7 +134,7 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
     if as_json:
         print_json(items)
         return
-    from tightship_platform.terminal import Column, print_table
+    from tightship_platform.commands.terminal import Column, print_table
 
     print_table(
         [
@@ -172,7 +172,7 @@ def opportunities(as_json: bool) -> None:
     if as_json:
         print_json(items)
         return
-    from tightship_platform.terminal import Column, print_table
+    from tightship_platform.commands.terminal import Column, print_table
 
     print_table(
         [

@@ -128,7 +128,7 @@ def teams(as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    from tightship_platform.terminal import Column, print_table
+    from tightship_platform.commands.terminal import Column, print_table
 
     print_table(
         [Column("USER"), Column("TEAM")],
@@ -150,7 +150,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json(tokens)
         return
-    from tightship_platform.terminal import Column, clock, print_table
+    from tightship_platform.commands.terminal import Column, clock, print_table
 
     print_table(
         [Column("NAME"), Column("SCOPES"), Column("FOR"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
@@ -174,7 +174,7 @@ def _bounds(row: Token) -> tuple[tuple[str, str | None], ...]:
 
 
 def _state(row: Token) -> str:
-    from tightship_platform.terminal import clock
+    from tightship_platform.commands.terminal import clock
     from tightship_platform.units import now_ns
 
     if row.revoked_ns is not None:
@@ -226,7 +226,7 @@ def sessions(as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    from tightship_platform.terminal import Column, clock, print_table
+    from tightship_platform.commands.terminal import Column, clock, print_table
 
     print_table(
         [Column("NAME"), Column("SCOPES"), Column("TEAM"), Column("BEGUN"), Column("EXPIRES")],
