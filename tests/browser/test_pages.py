@@ -26,6 +26,7 @@ PAGES = {
         "#run-capture",
     ),
     "/will-it-fit": ("Will it fit, and how fast?", "#workflows .ag-row", "#fit-gpu", "details textarea"),
+    "/collection": ("Is the collection healthy?", ".checks li", ".ag-row", "[data-export]"),
     "/findings/1": ("Finding 1", "#finding-gap .barlayer path", "#finding-gap .shapelayer path", ".copy", "details"),
 }
 

@@ -15,6 +15,7 @@ from tightship_platform.captures.requests import MAX_WAITING
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Trace
 from tightship_platform.errors import Conflict, Invalid, NotFound
+from tightship_platform.queries.audit import list_audit
 from tightship_platform.queries.captures import get_capture
 from tightship_platform.wire import LEASE_NS, CaptureParams
 
@@ -173,6 +174,8 @@ def test_a_schedule_asks_again_and_again(session: Session) -> None:
     captures.set_schedule(session, "train", 10 * MIN, CaptureParams(duration_ns=2 * S))
     assert captures.request_scheduled_captures(session, now=T0 + 59 * S) == []
     (key,) = captures.request_scheduled_captures(session, now=T0 + 60 * S)
+    (entry,) = list_audit(session, actor="schedule")
+    assert (entry.action, entry.target) == ("capture.request", key)
     capture = get_capture(session, key)
     assert (capture.requested_by, capture.params.duration_ns) == ("schedule", 2 * S)
     assert captures.request_scheduled_captures(session, now=T0 + 20 * MIN) == []  # the last one is under way

@@ -14,6 +14,7 @@ RUN_COLOUR: dict[RunState, str] = {
     RunState.FAILED: "#DC3E1A",
     RunState.LOST: "#7D6B00",
 }
+CHECK_COLOUR = {"ok": "#009E73", "note": "#CF7B00", "wrong": "#DC3E1A"}
 UNKNOWN_STATE = "#929292"
 """Of a state that only a newer server knows."""
 

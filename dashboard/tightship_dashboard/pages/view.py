@@ -11,6 +11,7 @@ from dash.backends._fastapi import get_current_request
 from tightship_dashboard.sentences.formatting import zone_of
 from tightship_platform.api.auth import current_caller
 from tightship_platform.database.engine import Database
+from tightship_platform.processes.metrics import Figure
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import Scope
 
@@ -28,6 +29,7 @@ class View:
     zone: ZoneInfo
     query: dict[str, str] = field(default_factory=dict)
     may_capture: bool = False
+    is_admin: bool = False
     now_ns: int = field(default_factory=now_ns)
 
 
@@ -39,7 +41,14 @@ def current_view(database: Database, search: str | None) -> View:
         zone=zone_of(unquote(get_current_request().cookies.get(ZONE_COOKIE, ""))),
         query=parse_query(search),
         may_capture=caller is not None and caller.may(Scope.CAPTURE),
+        is_admin=caller is not None and caller.may(Scope.ADMIN),
     )
+
+
+def current_figures() -> list[Figure]:
+    """The figures that the server shows at /metrics of the installation."""
+    figures: list[Figure] = get_current_request().app.state.figures.read()
+    return figures
 
 
 def parse_query(search: str | None) -> dict[str, str]:

@@ -45,3 +45,9 @@ def fit_href(**query: str | None) -> str:
     """Address of *Will it fit, and how fast?* for a workflow, a GPU and a host; what is empty is left out."""
     given = {k: v for k, v in query.items() if v}
     return "/will-it-fit" + (f"?{urlencode(given)}" if given else "")
+
+
+def audit_href(**query: str | None) -> str:
+    """Address of *Who did what?*, filtered; an empty filter leaves its name out."""
+    given = {k: v for k, v in query.items() if v}
+    return "/audit" + (f"?{urlencode(given)}" if given else "")

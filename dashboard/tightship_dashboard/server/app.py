@@ -5,7 +5,15 @@ from __future__ import annotations
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from tightship_dashboard.pages import one_run, one_trace, runs, where_do_device_hours_go, will_it_fit
+from tightship_dashboard.pages import (
+    is_the_collection_healthy,
+    one_run,
+    one_trace,
+    runs,
+    where_do_device_hours_go,
+    who_did_what,
+    will_it_fit,
+)
 from tightship_dashboard.server import first_paint, shell
 from tightship_dashboard.server.backend import PlatformBackend
 from tightship_platform.database.engine import Database
@@ -34,7 +42,7 @@ def mount(app: FastAPI, settings: Settings) -> None:
         add_log_handler=False,
     )
     dash.layout = shell.layout
-    for part in (shell, where_do_device_hours_go, runs, one_run):
+    for part in (shell, where_do_device_hours_go, runs, one_run, is_the_collection_healthy, who_did_what):
         part.register(dash, database)
     for part in (will_it_fit, one_trace):
         part.register(dash, database, settings)

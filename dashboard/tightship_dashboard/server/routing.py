@@ -11,7 +11,16 @@ from urllib.parse import unquote
 from dash import html
 
 from tightship_dashboard.figures.elements import Node, empty, prose, question
-from tightship_dashboard.pages import one_finding, one_run, one_trace, runs, where_do_device_hours_go, will_it_fit
+from tightship_dashboard.pages import (
+    is_the_collection_healthy,
+    one_finding,
+    one_run,
+    one_trace,
+    runs,
+    where_do_device_hours_go,
+    who_did_what,
+    will_it_fit,
+)
 from tightship_dashboard.pages.view import View
 from tightship_dashboard.sentences.links import Answer
 from tightship_platform.errors import NotFound, TightshipError
@@ -33,7 +42,7 @@ class Page:
 def page_at(path: str | None) -> Page | None:
     """The page behind a path; None: there is none."""
     path = (path or "/").rstrip("/") or "/"
-    for whole in (where_do_device_hours_go, runs, will_it_fit):
+    for whole in (where_do_device_hours_go, runs, will_it_fit, is_the_collection_healthy, who_did_what):
         if path == whole.PATH:
             return Page(whole.title(), whole.answer, whole.layout)
     for one in (one_run, one_finding, one_trace):

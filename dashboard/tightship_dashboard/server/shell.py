@@ -22,12 +22,15 @@ NAVIGATION = (
     ("Where do device-hours go?", "/", "g f"),
     ("Runs", "/runs", "g r"),
     ("Will it fit?", "/will-it-fit", "g w"),
+    ("Collection", "/collection", "g c"),
 )
 KEYS = (
     ("/", "search runs, workflows and findings"),
     ("g f", "where do device-hours go?"),
     ("g r", "runs"),
     ("g w", "will it fit, and how fast?"),
+    ("g c", "is the collection healthy?"),
+    ("g a", "who did what? (administrators)"),
     ("?", "this help"),
     ("Esc", "close, or leave the search"),
 )
@@ -106,6 +109,9 @@ def _help() -> Node:
         [
             html.Table(html.Tbody(rows), className="keys"),
             html.P(["The API: ", html.A("/api/v1/openapi.json", href="/api/v1/openapi.json")]),
+            html.P(
+                [dcc.Link("Who did what?", href="/audit"), " (administrators) · ", html.A("Log out", href="/logout")]
+            ),
         ],
         id="help",
         title="Keyboard",

@@ -46,6 +46,7 @@ SUBJECTS = (
     "fleet",
     "metrics",
     "audit",
+    "collection",
 )
 """Modules of `api.routes`, each with a `router`."""
 

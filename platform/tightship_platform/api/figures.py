@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextvars import copy_context
 
 from sqlalchemy import QueuePool, func, select
 from sqlalchemy.exc import DBAPIError
@@ -39,13 +40,14 @@ class Figures:
     def read(self) -> list[Figure]:
         """The figures now, those of the installation at most KEPT_S old. Waits for the database and the broker."""
         if time.monotonic() >= self._until_s:
-            self._counted = [*self._of_database(), *self._of_broker()]
+            # In another context: they are kept for the next caller, whose team may be another.
+            self._counted = [*copy_context().run(list, self._of_database()), *self._of_broker()]
             self._until_s = time.monotonic() + KEPT_S
         return [*self._counted, *self._of_pool()]
 
     def _of_database(self) -> Iterator[Figure]:
         try:
-            see_team(None)  # they are kept for the next caller
+            see_team(None)
             with self._database.session() as session:
                 found = list(_counted(session))
         except (DBAPIError, PoolTimeout):

@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.captures.requests import check_params, request
+from tightship_platform.database.audit import audit
 from tightship_platform.database.models import Capture, CaptureSchedule, Run, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.units import NS_PER_S, format_ns, now_ns
@@ -63,7 +64,9 @@ def request_scheduled_captures(session: Session, *, now: int | None = None) -> l
         if _is_due(session, schedule, run, now):
             wanted = CaptureRequest(target=run.key, params=CaptureParams(**schedule.params), requested_by=SCHEDULE)
             try:
-                asked.append(request(session, wanted, now=now).key)
+                capture = request(session, wanted, now=now)
+                audit(session, SCHEDULE, "capture.request", capture.key, run=run.key, params=capture.params)
+                asked.append(capture.key)
             except Conflict:  # too much waits for this run already; the others have their turn all the same
                 continue
     return asked

@@ -12,7 +12,7 @@ class AuditEntry:
     time_ns: int
     """When."""
     actor: str
-    """Name of the token, `loopback`, `environment`, `cli`, `retention`, or `unknown`."""
+    """A token's name, `sso:` and a person's, `loopback`, `environment`, `cli`, `schedule`, `retention` or `unknown`."""
     action: str
     """`<thing>.<verb>`, such as `trace.download`."""
     target: str

@@ -29,7 +29,17 @@ from tightship_dashboard.server.first_paint import TightshipDash
 from tightship_platform.api.bodies import PAGE_MAX_BYTES
 
 FIT = ("/will-it-fit", "/will-it-fit?workflow=nope&memory=x")
-PAGES = ("/", "/?range=24h", "/runs", "/runs?by=input", f"/runs/{LIVE_RUN}", "/findings/1", *FIT)
+PAGES = (
+    "/",
+    "/?range=24h",
+    "/runs",
+    "/runs?by=input",
+    f"/runs/{LIVE_RUN}",
+    "/findings/1",
+    "/collection",
+    "/audit",
+    *FIT,
+)
 
 
 @contextmanager

@@ -43,6 +43,7 @@ NEEDED = {
     ("GET", "/traces/{key}/file"): Scope.READ,
     ("GET", "/store"): Scope.READ,
     ("GET", "/audit"): Scope.ADMIN,
+    ("GET", "/collection"): Scope.READ,
     ("GET", "/findings"): Scope.READ,
     ("GET", "/findings/{key}"): Scope.READ,
     ("GET", "/opportunities"): Scope.READ,

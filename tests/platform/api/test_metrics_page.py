@@ -18,6 +18,7 @@ from tightship_platform.api.auth import create_token
 from tightship_platform.api.refusals import MOST_AT_ONCE
 from tightship_platform.client import REQUEST_ID
 from tightship_platform.database.models import Audit
+from tightship_platform.database.teams import _team, see_team
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, create_celery, queue_lengths, send
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import CaptureState, Scope
@@ -74,6 +75,15 @@ def test_a_server_counts_what_it_has_stored(served: Served, http: httpx.Client) 
     assert 20 <= grown["tightship_ingest_lag_seconds_sum"] < 80
     if served.database.dialect == "postgresql":
         assert after["tightship_database_connections_max"] >= after['tightship_database_connections{state="idle"}'] >= 1
+
+
+def test_counting_for_all_teams_shows_nobody_more(served: Served) -> None:
+    try:
+        see_team("vision")
+        served.app.state.figures.read()
+        assert _team.get() == "vision"
+    finally:
+        see_team(None)
 
 
 def test_a_server_counts_the_messages_that_wait(served: Served) -> None:

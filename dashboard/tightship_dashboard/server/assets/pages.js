@@ -58,6 +58,18 @@
     return ns.no_update;
   };
 
+  // The filters of "Who did what?" live in the address.
+  tightship.filterAudit = function (action, actor) {
+    var query = new URLSearchParams();
+    if (action) query.set("action", action);
+    if (actor) query.set("actor", actor);
+    var text = query.toString();
+    if (window.location.pathname === "/audit" && text !== new URLSearchParams(window.location.search).toString()) {
+      tightship.go("/audit" + (text ? "?" + text : ""));
+    }
+    return ns.no_update;
+  };
+
   tightship.openHelp = function (clicks) {
     return clicks ? true : ns.no_update;
   };
@@ -99,7 +111,7 @@
   });
 
   // Keyboard: "/" search, "g" then a letter for a page, "?" help. Not while somebody types.
-  var PAGES = { f: "/", r: "/runs", w: "/will-it-fit" };
+  var PAGES = { f: "/", r: "/runs", w: "/will-it-fit", c: "/collection", a: "/audit" };
   var waiting = null;
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
