@@ -28,7 +28,7 @@ MOST = {
     "tightship_collectors": 7,
     "tightship_analyzers": 23,
     "tightship_dashboard": 8,
-    "tightship_offload": 46,
+    "tightship_offload": 37,
 }
 """How often each package may still write it: what other libraries define (Plotly, AG Grid, OpenAPI, drivers) and rows
 of the database. Lower a number when its package writes it less often; never raise one."""

@@ -15,7 +15,7 @@ import mmap
 import os
 import resource
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -77,6 +77,10 @@ class CudaBackend(Backend):
         status = int(_runtime().cudaHostRegister(buffer.data_ptr(), buffer.numel(), 0))
         if status != 0:
             soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+            with suppress(
+                RuntimeError, AssertionError
+            ):  # the failure would be raised again by the next kernel, whosever it is
+                torch.zeros(1, device=self.device)
             lock = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / 2**20:.0f} MiB"
             raise OffloadError(
                 f"Cannot pin {size_bytes / 2**20:.0f} MiB of host memory (CUDA error {status}, memlock limit: {lock}); "

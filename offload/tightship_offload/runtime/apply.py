@@ -20,16 +20,18 @@ from tightship_offload.plan.capabilities import files_exclude
 from tightship_offload.plan.file import read_plan
 from tightship_offload.plan.model import Clipping, ModelSpec, Plan, UpdateStart, fingerprint, model_differences
 from tightship_offload.runtime.blocks import Block, find_blocks
+from tightship_offload.runtime.checks import check_host, check_parameters
 from tightship_offload.runtime.early_updates import EarlyUpdates
 from tightship_offload.runtime.engine import Engine, has_engine
 from tightship_offload.runtime.layer import Layer
 from tightship_offload.runtime.machine import check_machine
+from tightship_offload.runtime.masters import RestMasters
 from tightship_offload.runtime.non_layer import check_rest, place_state
 from tightship_offload.runtime.nvme import NvmeStore, NvmeTier
 from tightship_offload.runtime.optimizer import check_step
 from tightship_offload.runtime.parallel import Averaging, averaging, keep_out_others
+from tightship_offload.runtime.part_of_optimizer import check_optimizer, try_optimizer
 from tightship_offload.runtime.slots import SlotPool
-from tightship_offload.runtime.updates import check_optimizer
 
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
@@ -45,7 +47,7 @@ class WindowConfig:
     """Layers fetched ahead; None: one less than there are slots."""
     layers: tuple[str, ...] | None = None
     master: bool = False
-    """16-bit parameters are updated as fp32 copies in host memory."""
+    """16-bit parameters are updated as fp32 copies: of layers that move in host memory, else on the device."""
     early: EarlyUpdates | None = None
     """Updates start during backward."""
     nvme: NvmeTier | None = None
@@ -75,7 +77,7 @@ def apply(
     :param resident: numbers of layers that never move, counted from 0.
     :param layers: patterns of the layers' names (`transformer.h.*`); None: found.
     :param prefetch: how many layers ahead are fetched; None: one less than the window.
-    :param master: update 16-bit parameters as fp32 copies.
+    :param master: update every trained 16-bit parameter as an fp32 copy, which checkpoints of the optimizer hold.
     :param early: let updates start during backward, under what this declares; None: not before `optimizer.step()`.
     :param group: ranks that train together, each on its own data: gradients are averaged over them as they leave; None:
         all of torch.distributed, where it is initialised.
@@ -108,6 +110,7 @@ def apply(
             f"This {type(model).__name__} has an offload engine already; remove it first: engine_of(model).remove()"
         )
     check_optimizer(optimizer)
+    check_parameters(model)
     blocks = find_blocks(model, config.layers)
     _check(config, blocks, model)
     machine = backend if backend is not None else _machine(model)
@@ -116,23 +119,28 @@ def apply(
         for index, block in enumerate(blocks)
         if index not in config.resident
     ]
-    _check_host(machine, moving, optimizer)
+    check_host(machine, moving, optimizer, in_files=config.nvme is not None)
     check_step(optimizer)
+    try_optimizer(optimizer, [p for layer in moving for p in layer.parameters], master=config.master)
     together = averaging(model, group)
     slots = min(config.slots, len(moving))
     largest = max((layer.size_bytes for layer in moving), default=0)
-    for layer in moving:
-        layer.prepare(machine.device)
-    pool = SlotPool(machine, [largest] * slots)
     store = _open(config.nvme, moving, model, optimizer, config, together) if config.nvme is not None else None
+    try:
+        for layer in moving:
+            layer.take_memory(machine, None if store is None else store.slab(layer))
+        pool = SlotPool(machine, [largest] * slots)
+    except BaseException:
+        if store is not None:
+            store.close()
+        if backend is None:
+            machine.close()
+        raise
     if together is not None:
         together.start_alike([*model.parameters(), *model.buffers()], machine.device)
         keep_out_others(model)
     for layer in moving:
-        if store is None:
-            layer.move_in(machine)
-        else:
-            layer.move_in(machine, store.slab(layer), keep=store.resumes)
+        layer.move_in(keep=store is not None and store.resumes)
     _move_rest(model, optimizer, moving, machine.device)
     ahead = slots - 1 if config.prefetch is None else min(config.prefetch, slots - 1)
     Engine(
@@ -145,6 +153,7 @@ def apply(
         early=config.early,
         averaging=together,
         store=store,
+        masters=RestMasters(_rest_of(model, optimizer, moving)) if config.master else None,
     )
     return model, optimizer
 
@@ -237,33 +246,19 @@ def _check(config: WindowConfig, blocks: Sequence[Block], model: nn.Module) -> N
         raise OffloadError(f"prefetch is {config.prefetch}; expected 0 or more")
 
 
-def _check_host(machine: Backend, moving: Sequence[Layer], optimizer: Optimizer) -> None:
-    """Gradients and the optimizer's state are allocated in the first step; say now if they will not fit."""
-    free = machine.limits().host_bytes
-    gradients = sum(layer.size_bytes for layer in moving)
-    adam = "betas" in optimizer.defaults and not optimizer.state
-    state = sum(8 * p.numel() for layer in moving for p in layer.parameters if p.requires_grad) if adam else 0
-    masters = sum(4 * p.numel() for layer in moving for p in layer.parameters if layer.wants_master(p))
-    arriving = sum(p.numel() * p.element_size() for layer in moving for p in layer.parameters if p.device.type != "cpu")
-    need = gradients + state + masters + arriving
-    if free is not None and need > free:
-        raise OffloadError(
-            f"Host memory is too small: gradients {_gib(gradients)}, optimizer state {_gib(state)}, fp32 masters "
-            f"{_gib(masters)} and weights to come {_gib(arriving)} need {_gib(need)} of {_gib(free)} that are free; "
-            "make more layers resident or train on a host with more memory"
-        )
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f} GiB"
-
-
 def _machine(model: nn.Module) -> Backend:
     """The GPU that the model, or what of it has been moved, is on; else the current one."""
     if not torch.cuda.is_available():
         return CpuBackend()
     there = (tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda")
     return CudaBackend(next(there, torch.device("cuda", torch.cuda.current_device())))
+
+
+def _rest_of(model: nn.Module, optimizer: Optimizer, moving: Sequence[Layer]) -> list[nn.Parameter]:
+    """What the optimizer trains of the model and does not move."""
+    ours = {id(p) for layer in moving for p in layer.parameters}
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [p for p in model.parameters() if id(p) in trained - ours]
 
 
 def _move_rest(model: nn.Module, optimizer: Optimizer, moving: Sequence[Layer], device: torch.device) -> None:

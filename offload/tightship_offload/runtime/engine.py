@@ -16,6 +16,7 @@ from tightship_offload.errors import OffloadError
 from tightship_offload.runtime.early_updates import EarlyUpdates
 from tightship_offload.runtime.gradients import Gradients
 from tightship_offload.runtime.layer import Layer
+from tightship_offload.runtime.masters import RestMasters, State
 from tightship_offload.runtime.non_layer import copy_rest, put_back
 from tightship_offload.runtime.nvme import NvmeStore
 from tightship_offload.runtime.optimizer import give_back, take_over
@@ -44,6 +45,7 @@ class Engine:
         early: EarlyUpdates | None = None,
         averaging: Averaging | None = None,
         store: NvmeStore | None = None,
+        masters: RestMasters | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.backend = backend
@@ -58,7 +60,8 @@ class Engine:
         """Of the last step; None before the first."""
         self.on_step: list[Callable[[OffloadStats], None]] = []
         """Called at the end of each `optimizer.step()`."""
-        self.updates = Updates(optimizer, layers, backend, self._counting, early, store)
+        self.updates = Updates(optimizer, layers, backend, self._counting, early, store, masters)
+        self.updates.widen()
         self.window = Window(layers, backend, pool, prefetch=prefetch, stats=self._counting, settle=self.updates.settle)
         self._moving = {id(p) for layer in layers for p in layer.parameters}
         rest = [p for p in model.parameters() if id(p) not in self._moving]
@@ -93,6 +96,10 @@ class Engine:
         """Wait until all updates are over."""
         self.updates.drain()
 
+    def loaded(self, saved: State) -> None:
+        """The optimizer has loaded a state dict."""
+        self.updates.loaded(saved)
+
     def remove(self) -> None:
         """Undo `apply`: the model and the optimizer are ordinary ones, with all values; layers that moved are in host
         memory, and the rest is where it was (`model.to(…)` brings them together)."""
@@ -103,6 +110,7 @@ class Engine:
             handle.remove()
         self.gradients.remove()
         give_back(self._optimizer)
+        self.updates.narrow()
         if self._store is not None:
             self._store.close()
         model = self._model()

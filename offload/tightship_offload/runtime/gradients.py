@@ -100,6 +100,12 @@ class Gradients:
         parameter, key = layer.parameters[at], (layer.index, at)
 
         def put_aside(gradient: Tensor) -> None:
+            if not self._window.was_entered:
+                raise OffloadError(
+                    f"Layer {layer.name!r} gets a gradient and no layer was ever called: the model uses its blocks in "
+                    "another way than block(x), which the window cannot see; call them so, or give the modules that "
+                    "are called as layers"
+                )
             self._window.begin_backward()
             if gradient.layout is not torch.strided:
                 raise OffloadError(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tightship_offload.backends.base import Backend, Mark
 from tightship_offload.errors import OffloadError
+from tightship_offload.runtime.masters import MASTER, State, follow, wants_master
 
 _ALIGN = 64
 """Bytes; a cache line, and more than any vector register asks for."""
@@ -95,7 +96,7 @@ class Layer:
         self.generation = 0
         """Counts updates: what was computed with older weights must not be continued with newer ones."""
         self.gradients: list[Tensor] | None = None
-        """Views of the gradients' slab, made when the first gradient arrives."""
+        """Views of the gradients' slab; of a frozen layer, made when its first gradient arrives."""
         self.masters: list[Tensor | None] = [None] * len(parameters)
         self.weights = torch.empty(0)
         self.views: list[Tensor] = []
@@ -114,13 +115,24 @@ class Layer:
         self._owners = [found[id(p)] for p in parameters]
         self._cast_at: list[int] = [-1] * len(parameters)
 
-    def move_in(self, backend: Backend, slab: Tensor | None = None, *, keep: bool = False) -> None:
-        """Copy the parameters into a slab and point them there.
+    def take_memory(self, backend: Backend, slab: Tensor | None = None) -> None:
+        """All that a training needs, while nothing has changed yet.
 
-        :param slab: None: allocate it.
-        :param keep: what is in the slab counts, not what the parameters are.
+        :param slab: of the weights, in host memory; None: allocate it.
+        :raises OffloadError: there is not enough.
         """
         self.weights = backend.host_buffer(self.size_bytes) if slab is None else slab
+        if any(parameter.requires_grad for parameter in self.parameters):
+            self._take_gradients(backend)
+        self.on_device = backend.device_buffer(self.size_bytes)
+        self.device_views = [piece.of(self.on_device) for piece in self.pieces]
+        self.on_device.untyped_storage().resize_(0)  # it gets memory with a slot
+
+    def move_in(self, *, keep: bool = False) -> None:
+        """Copy the parameters into the slab and point them there.
+
+        :param keep: what is in the slab counts, not what the parameters are.
+        """
         self.views = [piece.alone(self.weights) for piece in self.pieces]
         for at, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
             if not keep:
@@ -133,12 +145,6 @@ class Layer:
         self.point_home()
         self.note_versions()
 
-    def prepare(self, device: torch.device) -> None:
-        """Make what the parameters are on the device; it has no memory yet."""
-        self.on_device = torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
-        self.device_views = [piece.of(self.on_device) for piece in self.pieces]
-        self.on_device.untyped_storage().resize_(0)
-
     def is_part(self, tensor: Tensor) -> bool:
         """Whether this tensor is a view of the layer's weights on the device. Only while they are there."""
         if tensor.layout is not torch.strided:
@@ -147,7 +153,7 @@ class Layer:
 
     def wants_master(self, parameter: nn.Parameter) -> bool:
         """Whether it is updated as an fp32 copy."""
-        return self._master and parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16)
+        return self._master and wants_master(parameter)
 
     @property
     def state(self) -> tuple[int, int]:
@@ -175,17 +181,29 @@ class Layer:
 
     def gradient(self, at: int, backend: Backend) -> Tensor:
         """Where the gradient of a parameter lies on the host."""
-        if self.gradients is None:
-            slab = backend.host_buffer(self.size_bytes)
-            self.gradients = [piece.alone(slab) for piece in self.pieces]
-        return self.gradients[at]
+        return (self.gradients or self._take_gradients(backend))[at]
+
+    def _take_gradients(self, backend: Backend) -> list[Tensor]:
+        slab = backend.host_buffer(self.size_bytes)
+        self.gradients = [piece.alone(slab) for piece in self.pieces]
+        return self.gradients
 
     def read_masters(self) -> None:
         """Take over what somebody wrote into 16-bit parameters since the last update (a loaded state dict)."""
         for at, (parameter, master) in enumerate(zip(self.parameters, self.masters, strict=True)):
             if master is not None and parameter._version != self._cast_at[at]:
-                master.copy_(self.views[at])
+                follow(master, self.views[at])
                 self._cast_at[at] = parameter._version
+
+    def keep_master(self, at: int, state: State) -> None:
+        """Put a parameter's master into the optimizer's state of it."""
+        master = self.masters[at]
+        if master is not None:
+            state[MASTER] = master
+
+    def doubt(self, at: int) -> None:
+        """Compare a parameter with its master before the next update."""
+        self._cast_at[at] = -1
 
     def note_versions(self) -> None:
         """What is in the parameters now comes from the masters."""

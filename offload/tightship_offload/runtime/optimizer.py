@@ -14,6 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from tightship_offload.errors import OffloadError
+from tightship_offload.runtime.masters import State
 
 
 class Stepper(Protocol):
@@ -29,6 +30,10 @@ class Stepper(Protocol):
 
     def end_backward(self) -> None:
         """Gradients of a backward that failed are where the loop looks for them."""
+        ...
+
+    def loaded(self, saved: State) -> None:
+        """The optimizer has loaded a state dict."""
         ...
 
 
@@ -96,6 +101,11 @@ def _subclass(kind: type[Optimizer], stepper: Stepper) -> type[Optimizer]:
                     super().zero_grad(set_to_none=True)
             else:
                 super().zero_grad(set_to_none=False)
+
+        def load_state_dict(self, state_dict: State) -> None:
+            stepper.drain()
+            super().load_state_dict(state_dict)
+            stepper.loaded(state_dict)
 
         @property
         def state(self) -> Any:

@@ -1,15 +1,9 @@
-"""The optimizer's work, layer by layer, on a thread of its own, in the order in which the next forward needs it.
-
-[Note: part of an optimizer] A layer's update is the `step` of the user's own optimizer class on an object that shares
-everything with the user's optimizer but its parameters: those of one layer (their shadows), with the settings that the
-groups had when `step` was called, so that a scheduler which changes them next does not matter. Optimizers whose rule
-is per parameter cannot tell the difference. One that keeps a running value in its groups can, and is refused.
-"""
+"""The optimizer's work, layer by layer, on a thread of its own, in the order in which the next forward needs it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,29 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tightship_offload.backends.base import COMPUTE, Backend, Mark
-from tightship_offload.errors import OffloadError
 from tightship_offload.runtime.early_updates import EarlyUpdates, Undo, refusal
 from tightship_offload.runtime.layer import Layer
+from tightship_offload.runtime.masters import MASTER, RestMasters, State, narrow, restore, widen
 from tightship_offload.runtime.nvme import NvmeStore
+from tightship_offload.runtime.part_of_optimizer import bare_step, part_of, same_settings, snapshot, unchanged
 from tightship_offload.runtime.pending import make_ordinary, make_pending, may_be_pending
 from tightship_offload.runtime.stats import OffloadStats
-
-_NOT_PER_PARAMETER = (torch.optim.LBFGS, torch.optim.SparseAdam)
-
-
-def bare_step(kind: type[Optimizer]) -> Callable[[Optimizer], Any]:
-    """A class's `step` without the wrapper that runs hooks: they run once per step and not once per layer."""
-    step: Any = kind.step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
-
-
-def check_optimizer(optimizer: Optimizer) -> None:
-    """:raises OffloadError: its rule is known to need all parameters at once."""
-    if isinstance(optimizer, _NOT_PER_PARAMETER):
-        raise OffloadError(
-            f"{type(optimizer).__name__} cannot update one layer at a time; use AdamW(fused=True) or another optimizer "
-            "whose rule is per parameter"
-        )
 
 
 class Updates:
@@ -54,7 +32,9 @@ class Updates:
         stats: OffloadStats,
         early: EarlyUpdates | None = None,
         store: NvmeStore | None = None,
+        masters: RestMasters | None = None,
     ) -> None:
+        """:param masters: of what does not move; None: it is updated as it is."""
         self._optimizer = optimizer
         self._kind = type(optimizer)
         self._step = bare_step(self._kind)
@@ -62,6 +42,7 @@ class Updates:
         self._stats = stats
         self._lane = backend.lane("update", on_host=True)
         self._layers = {layer.index: layer for layer in layers}
+        self._rest_masters = masters or RestMasters(())
         self._place = {id(p): (layer, at) for layer in layers for at, p in enumerate(layer.parameters)}
         self._pending: dict[int, Layer] = {}
         self._early = early
@@ -82,15 +63,16 @@ class Updates:
 
     # ---- at the step -----------------------------------------------------------------------------------------------
 
-    def start(self, order: Sequence[int], rest_now: Callable[[], dict[str, Any]]) -> None:
+    def start(self, order: Sequence[int], rest_now: Callable[[], State]) -> None:
         """Everything that `step` does after its hooks and its closure.
 
         :param rest_now: copies all that belongs to the training and does not move.
         """
         optimizer = self._optimizer
-        settings = [_snapshot(group) for group in optimizer.param_groups]
-        # A GradScaler that leaves unscaling to the optimizer gives it tensors that the device may still compute.
-        scaled = optimizer.__dict__.get("found_inf") is not None
+        settings = [snapshot(group) for group in optimizer.param_groups]
+        # The device may still compute these. To read them is to wait; torch's own kernel would not.
+        given = {name: optimizer.__dict__.get(name) for name in ("grad_scale", "found_inf")}
+        scaling = {name: value.cpu() for name, value in given.items() if isinstance(value, Tensor)}
         here = self._backend.mark("optimizer.step()")
         rest: list[list[nn.Parameter]] = []
         parts: dict[int, list[tuple[int, int, Tensor]]] = {}
@@ -107,8 +89,8 @@ class Updates:
         for index in order:
             if index in parts:
                 work = _Work(parts[index], settings)
-                if not self._confirm(self._layers[index], work, scaled=scaled):
-                    self._run(self._layers[index], work, after=here)
+                if not self._confirm(self._layers[index], work, scaled="found_inf" in scaling):
+                    self._run(self._layers[index], work, after=here, scaling=scaling)
         self._rest(rest)
         if self._store is not None:
             store, copied = self._store, rest_now()
@@ -122,7 +104,7 @@ class Updates:
         if (
             scaled
             or asked.places != work.places
-            or not all(_same_settings(asked.settings[number], work.settings[number]) for number, _ in work.places)
+            or not all(same_settings(asked.settings[number], work.settings[number]) for number, _ in work.places)
         ):
             self.settle(layer)
             return False
@@ -135,12 +117,28 @@ class Updates:
 
     def _rest(self, rest: list[list[nn.Parameter]]) -> None:
         """What does not move is updated at once, where it is."""
-        optimizer = self._optimizer
-        groups = [{**group, "params": part} for group, part in zip(optimizer.param_groups, rest, strict=True) if part]
-        if groups:
-            before = [_snapshot(group) for group in groups]
-            self._step(self._part(groups, optimizer.__dict__["state"]))
-            _unchanged(self._kind, groups, before)
+        optimizer, masters = self._optimizer, self._rest_masters
+        state: defaultdict[Tensor, Any] = optimizer.__dict__["state"]
+        updated = [(p, m) for part in rest for p in part if (m := masters.read(p)) is not None]
+        for parameter, master in updated:
+            if parameter in state:
+                state[master] = _without_master(state.pop(parameter))
+        groups = [
+            {**group, "params": [p if (m := masters.of(p)) is None else m for p in part]}
+            for group, part in zip(optimizer.param_groups, rest, strict=True)
+            if part
+        ]
+        if not groups:
+            return
+        before = [snapshot(group) for group in groups]
+        try:
+            self._step(part_of(optimizer, self._kind, groups, state))
+        finally:
+            for parameter, master in updated:
+                if parameter.grad is not None or master in state:
+                    state[parameter] = state.pop(master, {}) | {MASTER: master.detach()}
+                masters.write(parameter)
+        unchanged(self._kind, groups, before)
 
     # ---- during backward -------------------------------------------------------------------------------------------
 
@@ -159,7 +157,7 @@ class Updates:
         if not all(may_be_pending(parameter) for parameter in layer.parameters):
             return
         assert layer.gradients is not None and self._early is not None
-        settings = [_snapshot(group) for group in self._optimizer.param_groups]
+        settings = [snapshot(group) for group in self._optimizer.param_groups]
         work = _Work([(number, at, layer.gradients[at]) for number, at in usual], settings)
         undo = self._undo.setdefault(layer.index, Undo()) if self._early.undo else None
         self._run(layer, work, undo, after=arrived, early=True)
@@ -175,33 +173,40 @@ class Updates:
             self._backend.ledger.write(COMPUTE, f"weights of {layer.name}")
         undo.give_back()
         layer.write_masters()
+        for at, parameter in enumerate(layer.parameters):
+            if parameter in self._optimizer.__dict__["state"]:
+                layer.keep_master(at, self._optimizer.__dict__["state"][parameter])
         layer.generation -= 1
         self.taken_back += 1
 
     # ---- a layer's update ------------------------------------------------------------------------------------------
 
-    def _part(self, groups: list[dict[str, Any]], state: Any) -> Optimizer:
-        part: Optimizer = object.__new__(self._kind)
-        part.__dict__.update(self._optimizer.__dict__)
-        part.__dict__.pop("step", None)
-        part.__dict__.update(param_groups=groups, state=state)
-        return part
-
     def _run(
-        self, layer: Layer, work: _Work, undo: Undo | None = None, after: Mark | None = None, *, early: bool = False
+        self,
+        layer: Layer,
+        work: _Work,
+        undo: Undo | None = None,
+        after: Mark | None = None,
+        *,
+        early: bool = False,
+        scaling: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Give a layer's update to the lane."""
+        """Give a layer's update to the lane.
+
+        :param scaling: what a GradScaler that leaves unscaling to the optimizer has given it, in host memory.
+        """
         self.settle(layer)
         layer.read_masters()
         state: defaultdict[Tensor, Any] = self._optimizer.__dict__["state"]
-        groups: dict[int, dict[str, Any]] = {}
+        groups: dict[int, State] = {}
         known: defaultdict[Tensor, Any] = defaultdict(dict)
         for number, at, _ in work.gradients:
             shadow = layer.shadows[at]
             groups.setdefault(number, {**work.settings[number], "params": []})["params"].append(shadow)
             if layer.parameters[at] in state:
-                known[shadow] = state[layer.parameters[at]]
-        part = self._part(list(groups.values()), known)
+                known[shadow] = _without_master(state[layer.parameters[at]])
+        part = part_of(self._optimizer, self._kind, list(groups.values()), known)
+        part.__dict__.update(scaling or {})
         before = [work.settings[number] for number in groups]
 
         def update() -> None:
@@ -220,11 +225,12 @@ class Updates:
             self._step(part)
             for shadow, (_, at, _) in zip(shadows, work.gradients, strict=True):
                 shadow.grad = None
-                if shadow in known:
+                if shadow in known or layer.masters[at] is not None:
                     state[layer.parameters[at]] = known[shadow]
+                    layer.keep_master(at, known[shadow])
             if self._store is not None:
                 self._store.after(layer, {at: known[layer.shadows[at]] for _, at, _ in work.gradients})
-            _unchanged(self._kind, part.param_groups, before)
+            unchanged(self._kind, part.param_groups, before)
             layer.write_masters()
             if not early:
                 self._tell(layer, work)
@@ -266,6 +272,36 @@ class Updates:
         for index in list(self._provisional):
             self.settle(self._layers[index])
 
+    def loaded(self, saved: State) -> None:
+        """The optimizer's `load_state_dict` has cast the state of masters to the format of their parameters."""
+        names = [name for group in saved["param_groups"] for name in group["params"]]
+        state = self._optimizer.__dict__["state"]
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for name, parameter in zip(names, parameters, strict=True):
+            layer, at = self._place.get(id(parameter), (None, 0))
+            master = self._rest_masters.of(parameter) if layer is None else layer.masters[at]
+            if master is None:
+                continue
+            if name in saved["state"] and parameter in state:
+                restore(state[parameter], saved["state"][name], master.detach())
+            (layer.doubt(at) if layer is not None else self._rest_masters.doubt(parameter))
+
+    def widen(self) -> None:
+        """State that was there before the masters is theirs."""
+        for parameter, state in self._optimizer.__dict__["state"].items():
+            if self._has_master(parameter):
+                widen(state)
+
+    def narrow(self) -> None:
+        """The optimizer goes on without masters."""
+        for parameter, state in self._optimizer.__dict__["state"].items():
+            if self._has_master(parameter):
+                narrow(state, parameter)
+
+    def _has_master(self, parameter: nn.Parameter) -> bool:
+        layer, at = self._place.get(id(parameter), (None, 0))
+        return (self._rest_masters.of(parameter) if layer is None else layer.masters[at]) is not None
+
     def forget(self) -> None:
         """Nobody will look at the parameters of updates on their way any more."""
         for layer in self._pending.values():
@@ -285,7 +321,7 @@ class _Work:
 
     gradients: list[tuple[int, int, Tensor]]
     """(number of the group, place in the layer, gradient)"""
-    settings: list[dict[str, Any]]
+    settings: list[State]
     """Of all groups."""
 
     @property
@@ -293,28 +329,7 @@ class _Work:
         return [(number, at) for number, at, _ in self.gradients]
 
 
-def _snapshot(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's settings as they are now; a learning rate may be a tensor that a scheduler fills anew."""
-    return {
-        key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items() if key != "params"
-    }
-
-
-def _unchanged(kind: type[Optimizer], groups: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> None:
-    for group, old in zip(groups, before, strict=True):
-        for key, value in group.items():
-            if key != "params" and (key not in old or not _same(value, old[key])):
-                raise OffloadError(
-                    f"{kind.__name__} keeps {key!r} in its parameter groups as it steps, so it cannot update one layer "
-                    "at a time; use an optimizer whose rule is per parameter"
-                )
-
-
-def _same_settings(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-
-
-def _same(a: object, b: object) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.equal(a, b)
-    return a is b or bool(a == b)
+def _without_master(state: State) -> State:
+    """The same object: to an optimizer, state that is not empty is state that has been made."""
+    state.pop(MASTER, None)
+    return state

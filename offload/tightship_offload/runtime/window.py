@@ -62,6 +62,8 @@ class Window:
         self._in_backward: int | None = None
         self.entered: Counter[int] = Counter()
         """How often forward has come to each layer since the last backward, where it records a graph."""
+        self.was_entered = False
+        """Whether forward has ever come to a layer."""
         self._starved: set[int] = set()
         """Layers that were not fetched ahead for want of a slot."""
         self.read_ahead: Callable[[list[int]], None] | None = None
@@ -167,6 +169,7 @@ class Window:
     def _hold(self, index: int) -> None:
         """Wait until a layer is on the device and point its parameters there."""
         layer = self._layers[index]
+        self.was_entered = True
         self._settle(layer)
         slot = self.pool.of_layer(index)
         if slot is not None and not slot.holders and (slot.generation, slot.versions) != layer.state:

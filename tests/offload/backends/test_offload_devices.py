@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from offload_exactness import Model  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
+from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.runtime import apply  # noqa: E402
 from tightship_offload.runtime.non_layer import place_state  # noqa: E402
 
@@ -56,3 +58,56 @@ def test_the_device_is_the_one_that_the_model_is_on(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(apply, "CudaBackend", lambda device: device)
     assert str(apply._machine(model)) == taken
+
+
+class Queued(CpuBackend):
+    """Events have numbers, and each actor keeps those that it has waited for on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded = 0
+        self.waited: dict[str, list[int]] = {}
+
+    def record(self) -> int:
+        self.recorded += 1
+        return self.recorded
+
+    def order_after(self, device_event: int) -> None:
+        self.waited.setdefault(threading.current_thread().name, []).append(device_event)
+
+
+def test_the_first_copy_into_a_slot_comes_after_what_was_queued_before_apply() -> None:
+    """The device's allocator gives memory that kernels on their way may still use."""
+    machine = Queued()
+    model = Model()
+    offload.apply(model, torch.optim.SGD(model.parameters()), window=2, backend=machine)
+    before_apply = machine.recorded
+    assert before_apply > 0
+    model(torch.zeros(1, 4, dtype=torch.long))
+    machine.close()
+    assert {1, 2} & set(machine.waited["tightship-h2d"]), "an event of the computation, from before the first forward"
+
+
+def test_what_a_scaler_gives_the_optimizer_is_in_host_memory_before_an_update_reads_it() -> None:
+    """torch's fused kernel copies it without waiting for the device."""
+    read: list[Any] = []
+
+    class Fused(torch.optim.SGD):
+        _step_supports_amp_scaling = True
+
+        def step(self, closure: Any = None) -> None:
+            read.append(getattr(self, "grad_scale", None))
+
+    class Number(torch.Tensor):
+        def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return torch.tensor(2.0)
+
+    model = Model()
+    optimizer = Fused(model.blocks.parameters(), lr=0.1)
+    offload.apply(model, optimizer, window=2)
+    read.clear()
+    model(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
+    optimizer.grad_scale = Number(torch.tensor(3.0))  # type: ignore[attr-defined]
+    optimizer.step()
+    offload.engine_of(model).drain()
+    assert [float(scale) for scale in read] == [2.0] * 5

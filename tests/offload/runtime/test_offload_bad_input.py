@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,151 @@ def test_an_optimizer_that_needs_all_at_once(kind: Any) -> None:
     refused(
         lambda: offload.apply(model, kind(model.parameters()), window=2), f"{kind.__name__} cannot update one layer"
     )
+
+
+class Counting(torch.optim.SGD):
+    """Keeps how often it has stepped in its groups, as schedule-free optimizers do."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+        super().step()
+
+
+class OnGpuOnly(torch.optim.SGD):
+    """As 8-bit optimizers are."""
+
+    def step(self, closure: Any = None) -> None:
+        if not all(p.is_cuda for group in self.param_groups for p in group["params"]):
+            raise ValueError("expected\nCUDA tensors")
+
+
+def unchanged_after(call: Callable[[], object], match: str, model: nn.Module) -> None:
+    """It is refused, and the model is as it was."""
+    before = {name: (p.data_ptr(), p.dtype, p._version) for name, p in model.named_parameters()}
+    refused(call, match)
+    assert {name: (p.data_ptr(), p.dtype, p._version) for name, p in model.named_parameters()} == before
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "match"),
+    [
+        (lambda p: Counting(p, lr=0.1), "Counting keeps 'count' in its parameter groups"),
+        (
+            lambda p: OnGpuOnly(p, lr=0.1),
+            r"OnGpuOnly cannot update .* host memory \(ValueError: expected CUDA",
+        ),
+        (lambda p: torch.optim.AdamW(p, capturable=True), "AdamW cannot .* host memory .*If capturable=True"),
+    ],
+)
+def test_an_optimizer_that_could_not_update_in_host_memory(make_optimizer: Any, match: str) -> None:
+    model = Model()
+    optimizer = make_optimizer(model.parameters())
+    kind, groups = type(optimizer), [dict(group) for group in optimizer.param_groups]
+    seed = torch.get_rng_state()
+    unchanged_after(lambda: offload.apply(model, optimizer, window=2), match, model)
+    assert type(optimizer) is kind and not optimizer.state
+    assert [dict(group) for group in optimizer.param_groups] == groups
+    assert torch.get_rng_state().equal(seed)
+
+
+def test_parameters_that_have_no_values() -> None:
+    with torch.device("meta"):
+        model = Model()
+    refused(
+        lambda: windowed(model), r"'embedding.weight' is on the meta device and has no values; load the whole model"
+    )
+    model = Model()
+    model.register_buffer("cache", torch.empty(3, device="meta"))
+    unchanged_after(lambda: windowed(model), "'cache' is on the meta device", model)
+
+
+def test_parameters_that_were_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model = Model()
+    refused(lambda: windowed(model), r"'embedding.weight' was made in torch.inference_mode\(\) and cannot be trained")
+
+
+def test_parameters_that_processes_share() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = Model()
+        model.blocks[2].down = nn.Parameter(distribute_tensor(model.blocks[2].down.detach(), mesh))
+        unchanged_after(lambda: windowed(model), r"'blocks.2.down' is a DTensor.* before fully_shard", model)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("which", range(1, 11))
+def test_host_memory_that_cannot_be_had_half_way(which: int) -> None:
+    """Weights and gradients of all layers are there before anything points to them."""
+
+    class Full(CpuBackend):
+        asked = 0
+
+        def host_buffer(self, size_bytes: int) -> Tensor:
+            self.asked += 1
+            if self.asked == which:
+                raise OffloadError("Cannot pin 1 MiB of host memory")
+            return super().host_buffer(size_bytes)
+
+    model = Model()
+    unchanged_after(lambda: windowed(model, backend=Full()), "Cannot pin", model)
+
+
+def test_gradients_have_their_memory_before_the_first_backward() -> None:
+    class Counted(CpuBackend):
+        asked = 0
+
+        def host_buffer(self, size_bytes: int) -> Tensor:
+            self.asked += 1
+            return super().host_buffer(size_bytes)
+
+    machine = Counted()
+    model, optimizer = windowed(backend=machine)
+    before = machine.asked
+    plain_step(model, optimizer)
+    assert machine.asked == before
+
+
+def test_files_need_room_for_gradients_alone(tmp_path: Path) -> None:
+    count = sum(p.numel() for p in Model().blocks.parameters())
+
+    class Small(CpuBackend):
+        def limits(self) -> Limits:
+            return Limits(device_bytes=None, host_bytes=6 * count, pinned_bytes=None)
+
+    refused(lambda: windowed(backend=Small()), "Host memory is too small")
+    model, optimizer = windowed(backend=Small(), nvme=offload.NvmeTier(folder=tmp_path))
+    plain_step(model, optimizer)
+
+
+def test_blocks_that_are_used_without_being_called() -> None:
+    class Aside(Block):
+        def run(self, x: Tensor) -> Any:
+            return super().forward(x)
+
+    class ByMethod(Model):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embedding(tokens)
+            for block in self.blocks:
+                x = block.run(x)
+            return self.head(x)
+
+    model = ByMethod()
+    model.blocks = nn.ModuleList(Aside() for _ in range(3))
+    model, _ = windowed(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    refused(
+        lambda: loss_of(model, batch()).backward(), r"Layer 'blocks\.2' gets a gradient and no layer was ever called"
+    )
+    assert all(p.equal(old) for p, old in zip(model.parameters(), before, strict=True))
 
 
 def test_a_host_that_is_too_small() -> None:
@@ -203,36 +349,21 @@ def test_sparse_gradients() -> None:
     refused(lambda: model(batch()).backward(), r"A gradient of layer 'tables\.\d' is sparse")
 
 
-class Counting(torch.optim.SGD):
-    """Keeps how often it has stepped in its groups, as schedule-free optimizers do."""
-
-    @torch.no_grad()
+class FailsLater(torch.optim.SGD):
     def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            group["count"] = group.get("count", 0) + 1
-        super().step()
+        if any(p.numel() > 4096 for group in self.param_groups for p in group["params"]):
+            raise ValueError("no\nway")
 
 
-class Failing(torch.optim.SGD):
-    def step(self, closure: Any = None) -> None:
-        raise ValueError("no\nway")
-
-
-@pytest.mark.parametrize(
-    ("kind", "match"),
-    [
-        (Counting, "Counting keeps 'count' in its parameter groups"),
-        (Failing, r"the update of layer 'blocks\.0' has failed with ValueError: no way"),
-    ],
-)
-def test_an_update_that_fails(kind: Any, match: str) -> None:
-    model = Model()
-    # Only the blocks: the rest is updated on the user's thread, where an error is his own.
-    model, optimizer = offload.apply(model, kind(model.blocks.parameters(), lr=0.1), window=2)
-    loss_of(model, batch()).backward()
+def test_an_update_that_fails() -> None:
+    model = nn.Sequential(*(nn.Linear(80, 80) for _ in range(3)))
+    optimizer = FailsLater(model.parameters(), lr=0.1)
+    offload.apply(model, optimizer, window=2)
+    model(torch.ones(1, 80)).sum().backward()
     optimizer.step()
-    refused(lambda: model(batch()), match)
-    refused(lambda: float(model.blocks[0].up.weight.norm()), match)
+    match = r"the update of layer '0' has failed with ValueError: no way"
+    refused(lambda: model(torch.ones(1, 80)), match)
+    refused(lambda: float(model[0].weight.norm()), match)
     refused(optimizer.state_dict, match)
 
 

@@ -1,4 +1,4 @@
-"""What the engine does beside being exact: slots, overlap, masters, figures, the order of updates."""
+"""What the engine does beside being exact: slots, overlap, figures, the order of updates."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ def windowed(window: int = 2, **options: Any) -> tuple[Any, Any, Watched]:
 
 def test_slots_are_allocated_once() -> None:
     model, optimizer, machine = windowed(3)
+    machine.allocated_bytes.clear()
     for _ in range(5):
         plain_step(model, optimizer)
     engine = offload.engine_of(model)
-    assert len(machine.allocated_bytes) == 3
-    assert sum(machine.allocated_bytes) == engine.pool.size_bytes == 3 * engine.layers[0].size_bytes
+    assert machine.allocated_bytes == []
+    assert engine.pool.size_bytes == 3 * engine.layers[0].size_bytes
 
 
 def test_outside_of_its_turn_a_parameter_is_in_host_memory() -> None:
@@ -156,49 +157,6 @@ def test_average_of_the_weights_as_each_layer_is_updated() -> None:
     for name, p in model.named_parameters():
         if name.startswith("blocks") and "unused" not in name:
             assert averages[p.data_ptr()].equal(expected[name]), name
-
-
-@pytest.mark.parametrize("clip", [False, True])
-def test_bf16_with_fp32_masters(clip: bool) -> None:
-    """Against the same written by hand: gradients in bf16, AdamW on fp32 copies, rounded back."""
-
-    def run(on: bool) -> list[Tensor]:
-        torch.manual_seed(0)
-        model = Model().bfloat16()
-        blocks = list(model.blocks.parameters())
-        if on:
-            optimizer = adamw(blocks)
-            offload.apply(model, optimizer, window=2, master=True, backend=CpuBackend(poison=True, delay_s=0.0003))
-        else:
-            masters = [p.detach().float() for p in blocks]
-            optimizer = adamw(masters)
-        for _ in range(20):
-            loss_of(model, batch()).backward()
-            if clip:
-                nn.utils.clip_grad_norm_(blocks, 0.1)
-            if on:
-                optimizer.step()
-                optimizer.zero_grad()
-            else:
-                for p, master in zip(blocks, masters, strict=True):
-                    master.grad = None if p.grad is None else p.grad.float()
-                optimizer.step()
-                with torch.no_grad():
-                    for p, master in zip(blocks, masters, strict=True):
-                        p.copy_(master)
-                model.blocks.zero_grad()
-        if on:
-            offload.engine_of(model).drain()
-            found = {
-                id(p): m
-                for layer in offload.engine_of(model).layers
-                for p, m in zip(layer.parameters, layer.masters, strict=True)
-            }
-            masters = [found[id(p)] for p in blocks]
-        return [*blocks, *masters]
-
-    for mine, theirs in zip(run(True), run(False), strict=True):
-        assert mine.dtype == theirs.dtype and mine.equal(theirs)
 
 
 def test_figures_are_reported_at_each_step() -> None:
