@@ -15,7 +15,7 @@ import pytest
 from source_tree import PACKAGES, ROOT, source_files
 
 NOT_COUNTED = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
-MOST_AT_TOP = {"tightship_platform": 24}
+MOST_AT_TOP = {"tightship_platform": 25}
 GROUND = {
     "tightship_platform": {
         *("cli", "client", "errors", "extras", "logs", "redaction", "settings", "text"),

@@ -105,6 +105,10 @@ class ApiClient:
             body = dataclasses.asdict(body)
         return self._call("POST", path, json=body)
 
+    def delete(self, path: str) -> Any:
+        """DELETE; returns the decoded JSON."""
+        return self._call("DELETE", path)
+
     def put_stream(self, path: str, chunks: Iterable[bytes], headers: Mapping[str, str]) -> Any:
         """PUT a body of unknown memory size, chunk by chunk; returns the decoded JSON."""
         return self._call("PUT", path, content=chunks, headers=dict(headers), timeout=300.0)

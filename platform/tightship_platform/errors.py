@@ -43,6 +43,12 @@ class Conflict(TightshipError):
     http_status = 409
 
 
+class Gone(TightshipError):
+    """What this is about was deleted, and nothing more of it is taken."""
+
+    http_status = 410
+
+
 class Unauthorized(TightshipError):
     """No valid token came with the request."""
 

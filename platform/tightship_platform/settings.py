@@ -29,6 +29,9 @@ _WHOLE = {
     "keep_days": _DAYS,
     "keep_rollup_days": _DAYS,
     "keep_trace_days": _DAYS,
+    "keep_run_days": _DAYS,
+    "keep_capture_days": _DAYS,
+    "keep_host_days": _DAYS,
     "keep_audit_days": _DAYS,
     "database_statement_s": _SECONDS,
     "database_lock_s": _SECONDS,
@@ -107,6 +110,12 @@ class Settings:
     """Days for which means per minute are kept (those per hour stay as long as their run); 0: for ever."""
     keep_trace_days: int = 90
     """Days for which trace files are kept (what was found in them stays); 0: for ever."""
+    keep_run_days: int = 0
+    """Days for which runs are kept, with all that is known of them but their device time; 0: for ever."""
+    keep_capture_days: int = 0
+    """Days for which captures are kept, with their traces and what was found in them; 0: as long as their run."""
+    keep_host_days: int = 0
+    """Days after which a host that is not heard of is forgotten; 0: never."""
     keep_audit_days: int = 400
     """Days for which it is known who did what; 0: for ever."""
     database_statement_s: int = 20
@@ -139,9 +148,11 @@ class Settings:
         for name in ("upload_max_bytes", "trace_max_bytes"):
             if getattr(self, name) <= 0:
                 raise Invalid(f"TIGHTSHIP_{name.upper()}", getattr(self, name), "a positive number of bytes")
-        if 0 < self.keep_rollup_days < (self.keep_days or self.keep_rollup_days + 1):
-            least = f"TIGHTSHIP_KEEP_DAYS ({self.keep_days or 'for ever'})"
-            raise Invalid("TIGHTSHIP_KEEP_ROLLUP_DAYS", self.keep_rollup_days, f"at least {least}, or 0 for ever")
+        for name in ("keep_rollup_days", "keep_run_days", "keep_capture_days", "keep_host_days"):
+            days = getattr(self, name)
+            if 0 < days < (self.keep_days or days + 1):
+                least = f"TIGHTSHIP_KEEP_DAYS ({self.keep_days or 'for ever'})"
+                raise Invalid(f"TIGHTSHIP_{name.upper()}", days, f"at least {least}, or 0 for ever")
         if not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
             raise Invalid("TIGHTSHIP_TOKEN", "(not shown)", "printable ASCII characters without spaces")
         object.__setattr__(self, "server", self.server.rstrip("/"))

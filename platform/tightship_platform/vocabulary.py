@@ -136,6 +136,7 @@ class Scope(StrEnum):
     READ = "read"
     CAPTURE = "capture"
     APPLY = "apply"
+    DELETE = "delete"
     ADMIN = "admin"
     ENROL = "enrol"
     """Of a one-time word only: to be exchanged for a host's token."""

@@ -47,6 +47,7 @@ SUBJECTS = (
     "metrics",
     "audit",
     "collection",
+    "removal",
 )
 """Modules of `api.routes`, each with a `router`."""
 

@@ -13,7 +13,8 @@ upload, or of a capture that this database has. Files of captures that it does n
 left of what a restored database has lost. So may a complete file that no row names, of a capture that was under way at
 the time of the backup; that is why an hour is not enough for it. A sweep that would take more than half of the complete
 files is a mistake more often than not (a clock that jumped, a mistyped TIGHTSHIP_KEEP_TRACE_DAYS): it does nothing
-until a person orders it (`tightship db sweep-traces`).
+until a person orders it (`tightship db sweep-traces`). Files of a run that was removed are nobody's, how many there
+may be: an upload that was under way leaves them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tightship_platform.captures import store_owner
 from tightship_platform.captures.artifact_store import PARTIAL, TRACES, ArtifactStore, Stored
 from tightship_platform.captures.transitions import lock
 from tightship_platform.captures.uploads import StoredTrace, trace_stored
+from tightship_platform.database import removed_runs
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Run, SecondPass, Trace
 from tightship_platform.errors import Conflict, NotFound
@@ -51,6 +53,8 @@ class Removable:
     """Complete files of our captures that no row names, or whose trace is older than they are kept."""
     partials: list[str] = field(default_factory=list)
     """Half-written files of dead uploads."""
+    deleted: list[str] = field(default_factory=list)
+    """Files of runs that were removed."""
     kept: int = 0
     """Complete files that stay, those of unknown captures included."""
     unknown: int = 0
@@ -129,6 +133,9 @@ def find_removable(
     for run in store.folders(TRACES):
         files = [file for file in store.files(run) if _is_trace(file)]
         with database.session() as session:
+            if removed_runs.among(session, [run.split("/")[1]]):
+                found.deleted += [file for file in files if _is_settled(store, file, now)]
+                continue
             kept, named = _named(session, files, keep_days, now), _named(session, files, 0, now)
             captures = _captures(session, run.split("/")[1])
         for file in files:
@@ -158,7 +165,7 @@ def remove(
     with database.session() as session:
         store_owner.require_own(session, store)
         removed = Removed(traces=give_up_old(session, keep_days=keep_days, now=now))
-    for file in removable.partials:
+    for file in (*removable.partials, *removable.deleted):
         if _is_settled(store, file, now):
             _delete(store, file, removed)
     for file in removable.files:
@@ -181,6 +188,13 @@ def sweep(database: Database, store: ArtifactStore, *, keep_days: int, now: int 
             "check the clock and TIGHTSHIP_KEEP_TRACE_DAYS, and if that is right run `tightship db sweep-traces`"
         )
     return remove(database, store, removable, keep_days=keep_days, now=now)
+
+
+def remove_all_below(store: ArtifactStore, folder: str) -> None:
+    """Remove the complete files of a run or capture whose rows name none any more; others are for a sweep."""
+    for file in store.files(folder):
+        if _is_trace(file) and file.endswith(_COMPLETE):
+            store.delete(file)
 
 
 def give_up_old(session: Session, *, keep_days: int, now: int | None = None) -> int:

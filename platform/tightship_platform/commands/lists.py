@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tightship_platform.commands.delete import delete
 from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
@@ -34,13 +35,16 @@ def _ask(kind: type[T], path: str, **params: Any) -> T:
         return decode(kind, api.get(path, params), path.removeprefix("/"))
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--state", type=click.Choice([state.value for state in RunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Maximum number to list.")
 @json_option(Run)
-def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
+@click.pass_context
+def runs(context: click.Context, workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List runs, newest first."""
+    if context.invoked_subcommand is not None:
+        return
     items = _ask(list[Run], "/runs", workflow=workflow, state=state, limit=limit)
     if as_json:
         print_json(items)
@@ -81,6 +85,9 @@ def runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> 
             else "No run yet. Launch one with: tightship run --workflow NAME -- python train.py"
         ),
     )
+
+
+runs.add_command(delete)
 
 
 @click.command()

@@ -32,6 +32,7 @@ def token() -> None:
       read     see everything (people, dashboards)
       capture  ask for traces of running jobs
       apply    change the state of opportunities
+      delete   delete runs that are over, with their traces
       admin    all of these
     """
 

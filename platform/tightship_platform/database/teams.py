@@ -33,13 +33,13 @@ _OF_WORKFLOWS: tuple[Any, ...] = (
     models.RankedWorkflow.workflow_id,
     models.Workflow.id,
 )
-OF_OTHERS = frozenset({"SecondPass", "StoredPart", "CaptureAnalysis", "Verification"})
-"""Models that are a team's by the row that they name."""
+OF_OTHERS = frozenset({"SecondPass", "StoredPart", "CaptureAnalysis", "Verification", "PastAccount"})
+"""Models that are a team's by the row that they name, or by a name."""
 OF_ALL_TEAMS = frozenset(
     {
         *("Audit", "BrowserSession", "Installation", "Token", "UserTeam"),
         *("Device", "DirtyHour", "Host", "HostSample", "RemovedDay", "RolledUp", "Rollup", "Sample"),
-        "PlanRequest",
+        *("PlanRequest", "RemovedRun"),
     }
 )
 """Models without a team: hosts are shared, the rest is an administrator's or says nothing of a run."""
@@ -78,6 +78,7 @@ def _criteria(team: str) -> tuple[Any, ...]:
         (models.StoredPart, models.StoredPart.trace_id.in_(traces)),
         (models.CaptureAnalysis, models.CaptureAnalysis.capture_id.in_(captures)),
         (models.Verification, models.Verification.action_id.in_(actions)),
+        (models.PastAccount, models.PastAccount.run_team == team),
     ]
     return tuple(with_loader_criteria(model, condition, include_aliases=True) for model, condition in wanted)
 

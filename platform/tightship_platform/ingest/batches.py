@@ -52,9 +52,9 @@ def apply_batch(
 ) -> BatchReceived:
     """Store a batch. Sent again, it changes nothing.
 
-    Rows with a value that cannot be, and rows of another host's runs, are left out and counted as `refused`. So are, as
-    `too_old`, samples and steps of days whose records were removed, or that ended more than `keep_days` before the
-    newest sample (0: none); see [Note: what may go] in `retention`. All other rows are stored.
+    Rows with a value that cannot be, and rows of another host's runs or of deleted ones, are left out and counted as
+    `refused`. So are, as `too_old`, samples and steps of days whose records were removed, or that ended more than
+    `keep_days` before the newest sample (0: none); see [Note: what may go] in `retention`. All other rows are stored.
 
     :param refused: rows that were left out of the batch before it came here.
     :param tell: gets what is known of the host from then on.
@@ -89,9 +89,9 @@ def apply_batch(
     if len(first) > MAX_RUNS:
         raise TooLarge(f"A batch of {len(first)} runs is larger than {MAX_RUNS}; send it in parts")
     runs, unknown = runs_by_key(session, first, batch.host, team=reporter.team)
-    run_samples = [row for row in run_samples if not is_of_another(runs[row["run"]], batch.host, refused)]
-    steps = [step for step in steps if not is_of_another(runs[step.run], batch.host, refused)]
-    allocations = [held for held in allocations if not is_of_another(runs[held.run], batch.host, refused)]
+    run_samples = [row for row in run_samples if not is_of_another(runs, row["run"], batch.host, refused)]
+    steps = [step for step in steps if not is_of_another(runs, step.run, batch.host, refused)]
+    allocations = [held for held in allocations if not is_of_another(runs, held.run, batch.host, refused)]
     runs = {key: run for key, run in runs.items() if run.host_name == batch.host}
     apply_allocations(session, runs, device_ids, allocations, now)
 

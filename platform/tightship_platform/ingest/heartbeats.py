@@ -39,7 +39,7 @@ def apply_heartbeat(
 
     What a heartbeat says holds at the moment it arrives: a host whose clock is off keeps its runs alive.
 
-    :param refused: counts the runs that belong to another host; they are left as they are.
+    :param refused: counts the runs that belong to another host, which are left as they are, and deleted ones.
     :param tell: gets what is known of the host from then on.
     :raises Invalid: a value is not acceptable; nothing was changed.
     :raises Forbidden: the reporter may not speak for this host.
@@ -55,7 +55,7 @@ def apply_heartbeat(
     device_ids = put_devices(session, host_id, devices, {uuid for live in beat.runs for uuid in live.devices})
     first_seen = {live.run: live.since_ns or beat.time_ns for live in beat.runs}
     runs, unknown = runs_by_key(session, first_seen, beat.host, team=reporter.team)
-    ours = [live for live in beat.runs if not is_of_another(runs[live.run], beat.host, refused)]
+    ours = [live for live in beat.runs if not is_of_another(runs, live.run, beat.host, refused)]
     # The agent has not noticed the end of the others yet.
     alive = [(runs[live.run], live) for live in ours if runs[live.run].end_ns is None]
     for run, live in alive:

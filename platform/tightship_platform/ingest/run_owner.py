@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Run, UserTeam
@@ -60,9 +62,16 @@ def _team_of_user(session: Session, run: Run, reporter: Reporter) -> str | None:
     return None if row is None else row.team
 
 
-def is_of_another(run: Run, host: str, refused: RefusedRows) -> bool:
-    """Whether the run is another host's; then a row about it is counted as refused."""
+def is_of_another(runs: Mapping[str, Run], key: str, host: str, refused: RefusedRows) -> bool:
+    """Whether the run is another host's, or was deleted; then a row about it is counted as refused.
+
+    :param runs: as `runs_by_key` returned them.
+    """
+    run = runs.get(key)
+    if run is None:
+        refused.add(f"Run {key} was deleted, so nothing more of it is stored")
+        return True
     if run.host_name == host:
         return False
-    refused.add(f"Run {run.key} is of {run.host_name!r}, so {host!r} cannot report on it")
+    refused.add(f"Run {key} is of {run.host_name!r}, so {host!r} cannot report on it")
     return True

@@ -9,11 +9,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tightship_platform import captures, validation
+from tightship_platform.database import removed_runs
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, Workflow
 from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing
-from tightship_platform.errors import Invalid
+from tightship_platform.errors import Gone, Invalid
 from tightship_platform.ingest.allocations import close_allocations
 from tightship_platform.ingest.offload import check_offload, put_offload
 from tightship_platform.ingest.run_owner import bind_run, check_host
@@ -45,6 +46,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
 
     :raises Invalid: a value is not acceptable; nothing was changed.
     :raises Conflict: the run is somebody else's; nothing was changed.
+    :raises Gone: the run was deleted; the caller rolls back.
     :raises Forbidden: the reporter may not say this of the record's host.
     """
     now = now_ns() if now is None else now
@@ -66,6 +68,9 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     }
     add_missing(session, Run, [values])
     run = lock_run(session, record.run)
+    # Only now: who removes it has it locked.
+    if removed_runs.among(session, [record.run]):
+        raise Gone(f"Run {record.run} was deleted; nothing more of it is taken")
     bind_run(session, run, record, reporter)
     workflow = _workflow_of(session, record.workflow, run.team, run.id)
     run.workflow_id = workflow.id
@@ -98,6 +103,7 @@ def runs_by_key(
     session: Session, first_seen: Mapping[str, int], host: str, *, team: str | None = None
 ) -> tuple[dict[str, Run], list[str]]:
     """The runs of these keys, locked, in order of key, other hosts' too; makes placeholders for those never announced.
+    Those that were deleted are missing.
 
     :param first_seen: key → earliest time at which it was seen, which is a placeholder's start.
     :param team: whose a placeholder is.
@@ -106,7 +112,8 @@ def runs_by_key(
     if not first_seen:
         return {}, []
     known = set(session.scalars(select(Run.key).where(Run.key.in_(first_seen))))
-    missing = sorted(set(first_seen) - known)
+    gone = removed_runs.among(session, first_seen)
+    missing = sorted(set(first_seen) - known - gone)
     if missing:
         workflow = _workflow_of(session, UNKNOWN_WORKFLOW, team)
         reason = f"seen by the agent on {host}; its launcher has not reported yet"
@@ -129,7 +136,9 @@ def runs_by_key(
             for key in missing
         ]
         add_missing(session, Run, rows)
-    runs = _lock_runs(session, first_seen)
+    runs = _lock_runs(session, set(first_seen) - gone)
+    for key in removed_runs.among(session, missing):  # the placeholder waited for the end of its removal
+        session.delete(runs.pop(key))
     for key, run in runs.items():
         if run.source == SOURCE_AGENT and run.host_name == host:
             run.start_ns = min(run.start_ns, first_seen[key])

@@ -2,21 +2,26 @@
 
 [Note: runs that only partly lie in the period] An account says how much of a run's device time went where, not when.
 It is taken to be spread evenly over the run's life, in whole nanoseconds by cumulative division: what is before and
-after any instant adds up to the whole exactly, so periods and slices of periods always sum.
+after any instant adds up to the whole exactly, so periods and slices of periods always sum. Of runs that
+were removed the sums of each day are left, which are spread over the day; as runs they count where they began in the
+period.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import groupby, pairwise
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from tightship_platform.database.models import Run, RunAccount, Workflow
+from tightship_platform.database.models import PastAccount, Run, RunAccount, Workflow
 from tightship_platform.errors import Invalid
 from tightship_platform.results.fleet import FleetAccount, FleetSlice
+from tightship_platform.samples.past_accounts import spent_until
+from tightship_platform.samples.retention import DAY_NS, day_of
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import Bucket
 
@@ -40,20 +45,29 @@ def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> FleetAcc
     slices: defaultdict[int, Counts] = defaultdict(lambda: defaultdict(int))
     runs = 0
     simulated = False
-    rows = session.execute(_accounts(since_ns, until_ns))
-    for (_, run_simulated, start_ns, end_ns, workflow, team), buckets in groupby(rows, key=lambda row: row[:6]):
-        runs += 1
-        simulated = simulated or bool(run_simulated)
+
+    def add(start_ns: int, end_ns: int, workflow: str, team: str | None, buckets: Iterable[tuple[str, int]]) -> None:
+        """Spread what was spent from start to end over the period."""
         edges = _edges(max(start_ns, since_ns), min(end_ns, until_ns), since_ns, width_ns)
-        for *_, bucket, device_ns in buckets:
-            before = _until(device_ns, edges[0], start_ns, end_ns)
+        for bucket, device_ns in buckets:
+            before = spent_until(device_ns, edges[0], start_ns, end_ns)
             reported = before
             for slice_ns, edge_ns in pairwise(edges):
-                until = _until(device_ns, edge_ns, start_ns, end_ns)
+                until = spent_until(device_ns, edge_ns, start_ns, end_ns)
                 slices[(slice_ns - since_ns) // width_ns][bucket] += until - reported
                 reported = until
             for counts in (total, teams[team or NO_TEAM], workflows[workflow]):
                 counts[bucket] += reported - before
+
+    rows = session.execute(_accounts(since_ns, until_ns))
+    for (_, run_simulated, start_ns, end_ns, workflow, team), of_run in groupby(rows, key=lambda row: row[:6]):
+        runs += 1
+        simulated = simulated or bool(run_simulated)
+        add(start_ns, end_ns, workflow, team, ((bucket, device_ns) for *_, bucket, device_ns in of_run))
+    for past in session.scalars(_past_accounts(since_ns, until_ns)):
+        runs += past.runs if past.day_ns >= day_of(since_ns) else 0
+        simulated = simulated or past.simulated
+        add(past.day_ns, past.day_ns + DAY_NS, past.workflow, past.team, past.buckets.items())
     return FleetAccount(
         since_ns=since_ns,
         until_ns=until_ns,
@@ -91,19 +105,17 @@ def _accounts(since_ns: int, until_ns: int) -> Any:
     )
 
 
+def _past_accounts(since_ns: int, until_ns: int) -> Select[PastAccount]:
+    within = PastAccount.day_ns > since_ns - DAY_NS, PastAccount.day_ns < until_ns
+    return select(PastAccount).where(*within).order_by(PastAccount.day_ns)
+
+
 def _unaccounted(session: Session, since_ns: int, until_ns: int) -> int:
     life_end = func.coalesce(Run.end_ns, Run.last_seen_ns)
     wanted = select(func.count()).where(
         Run.start_ns < until_ns, or_(life_end > since_ns, Run.start_ns >= since_ns), Run.accounted_ns.is_(None)
     )
     return session.scalar(wanted.select_from(Run)) or 0
-
-
-def _until(device_ns: int, time_ns: int, start_ns: int, end_ns: int) -> int:
-    """Device time of a run before an instant. See [Note: runs that only partly lie in the period]."""
-    if time_ns >= end_ns:
-        return device_ns if time_ns > start_ns else 0
-    return device_ns * (time_ns - start_ns) // (end_ns - start_ns) if time_ns > start_ns else 0
 
 
 def _edges(first: int, last: int, since_ns: int, width_ns: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from tightship_platform.database import models
@@ -29,7 +29,7 @@ def list_hosts(
     limit: int = HOSTS_AT_ONCE,
     now: int | None = None,
 ) -> list[Host]:
-    """Hosts by name.
+    """Hosts by name, without those that were forgotten because of their age.
 
     :param host: only the one of this name.
     :param after: those that come after this name: the last one of the page before.
@@ -37,6 +37,8 @@ def list_hosts(
     """
     now = now_ns() if now is None else now
     wanted = select(models.Host).options(selectinload(models.Host.devices)).order_by(models.Host.name)
+    # Whatever was heard of it since: it need not say so itself.
+    wanted = wanted.where(or_(models.Host.forgotten_ns.is_(None), models.Host.forgotten_ns < models.Host.last_seen_ns))
     if host is not None:
         wanted = wanted.where(models.Host.name == host)
     if after is not None:

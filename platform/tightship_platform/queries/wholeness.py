@@ -64,7 +64,7 @@ def check(database: Database, store: ArtifactStore) -> Wholeness:
         except TightshipError as error:
             found.store_fault = str(error)
         else:
-            found.orphans = len(removable.files) + len(removable.partials) + removable.unknown
+            found.orphans = len(removable.files) + len(removable.partials) + len(removable.deleted) + removable.unknown
     found.missing = sorted(set(found.missing))
     return found
 

@@ -12,7 +12,7 @@ class Token:
     name: str
     """Its name."""
     scopes: list[str]
-    """What it permits: `ingest`, `read`, `capture`, `apply`, `admin`."""
+    """What it permits: `ingest`, `read`, `capture`, `apply`, `delete`, `admin`."""
     host: str | None
     """The only host that it reports for; null: every host that is no other token's."""
     user: str | None

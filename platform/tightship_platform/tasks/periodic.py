@@ -15,16 +15,19 @@ from tightship_platform.database import partitions
 from tightship_platform.database.audit import audit, remove_old_entries
 from tightship_platform.database.per_process import process_database
 from tightship_platform.processes.steady_clock import SteadyClock
+from tightship_platform.removal import old, runs
 from tightship_platform.samples import retention, rollups
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.tasks.quietly import quietly
-from tightship_platform.units import format_bytes, plural
+from tightship_platform.units import format_bytes, now_ns, plural
 
 log = logging.getLogger(__name__)
 
 ROLL_UP_S = 20.0
 """No more marked hours are begun after this time; the task comes again."""
+FINISH_S = 60.0
+"""No more rows of deleted runs are removed after this time; the task comes again."""
 RETENTION = "retention"
 """Who removes what is old, in the audit."""
 
@@ -110,12 +113,49 @@ def remove_old_records() -> None:
     with database.session() as session:
         if removed.days:
             audit(session, RETENTION, "samples.remove", plural(removed.days, "day"), keep_days=settings.keep_days)
-        entries = remove_old_entries(session, settings.keep_audit_days)
+        newest_ns = retention.newest_sample_ns(session) or 0
+    entries = remove_old_entries(database, settings.keep_audit_days, now=min(now_ns(), newest_ns))
     if entries:
         log.info("%s of the audit were removed", plural(entries, "entry", "entries"))
-    runs = retention.remove_minutes(database, keep_days=settings.keep_rollup_days)
-    if runs:
-        log.info("Means per minute of %s were removed", plural(runs, "run"))
+    count = retention.remove_minutes(database, keep_days=settings.keep_rollup_days)
+    if count:
+        log.info("Means per minute of %s were removed", plural(count, "run"))
+
+
+@_periodic
+def remove_old_runs() -> None:
+    """Remove runs and captures, and forget hosts, that are older than the settings keep them."""
+    settings, database = load_settings(), process_database()
+    removed = old.remove_old(
+        database,
+        open_artifacts(settings),
+        run_days=settings.keep_run_days,
+        capture_days=settings.keep_capture_days,
+        host_days=settings.keep_host_days,
+    )
+    for what, count, days in (
+        ("run", removed.runs, settings.keep_run_days),
+        ("capture", removed.captures, settings.keep_capture_days),
+    ):
+        if count:
+            log.info("%s went because of their age (%d days)", plural(count, what), days)
+            with database.session() as session:
+                audit(session, RETENTION, f"{what}s.remove", plural(count, what), keep_days=days)
+    if removed.hosts:
+        log.info("%s forgotten (TIGHTSHIP_KEEP_HOST_DAYS=%d)", plural(removed.hosts, "host"), settings.keep_host_days)
+        with database.session() as session:
+            audit(session, RETENTION, "hosts.forget", plural(removed.hosts, "host"), keep_days=settings.keep_host_days)
+
+
+@_periodic
+def finish_removals() -> None:
+    """Finish to remove the runs that somebody deleted, and those that a worker which died had begun."""
+    settings, database, deadline_s = load_settings(), process_database(), time.monotonic() + FINISH_S
+    with database.session() as session:
+        keys = runs.begun(session)
+    if keys:
+        gone = runs.finish_all(database, open_artifacts(settings), keys, deadline_s=deadline_s)
+        log.info("%s of %s that were deleted are gone", len(gone), plural(len(keys), "run"))
 
 
 @_periodic

@@ -14,5 +14,7 @@ TASKS = TaskModule(
         "tightship_platform.make_partitions": 3600.0,
         "tightship_platform.remove_old_records": 3600.0,
         "tightship_platform.remove_old_files": 3600.0,
+        "tightship_platform.remove_old_runs": 3600.0,
+        "tightship_platform.finish_removals": 30.0,
     },
 )

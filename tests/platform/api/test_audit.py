@@ -79,16 +79,18 @@ def test_the_list_goes_on_where_it_ended(database: Database) -> None:
                 list_audit(session, limit=limit)
 
 
-def test_old_entries_go_and_a_wrong_clock_removes_none(database: Database) -> None:
+def test_old_entries_go_and_a_wrong_clock_removes_none(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     now = now_ns()
     with database.session() as session:
         audit(session, "ann", "x.new", "1")
         audit(session, "ann", "x.old", "2")
         session.flush()
         session.execute(update(Audit).where(Audit.action == "x.old").values(time_ns=now - 10 * DAY_NS))
-        assert remove_old_entries(session, 0) == 0
-        assert remove_old_entries(session, 11, now=now + 9000 * DAY_NS) == 0
-        assert remove_old_entries(session, 9) == 1
+    assert remove_old_entries(database, 0) == 0
+    assert remove_old_entries(database, 11, now=now + 9000 * DAY_NS) == 0
+    monkeypatch.setattr("tightship_platform.database.audit.AT_ONCE", 1)
+    assert remove_old_entries(database, 9) == 1
+    with database.session() as session:
         assert session.scalars(select(Audit.action)).all() == ["x.new"]
 
 

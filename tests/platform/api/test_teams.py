@@ -26,7 +26,7 @@ from tightship_platform.queries.workflows import list_workflows
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import Scope
 
-ALL = [Scope.INGEST, Scope.READ, Scope.CAPTURE, Scope.APPLY]
+ALL = [Scope.INGEST, Scope.READ, Scope.CAPTURE, Scope.APPLY, Scope.DELETE]
 RUNS = {"red": "4ed" + "0" * 13, "blue": "b10e" + "0" * 12}
 HOSTS = {"red": "node-red", "blue": "node-blue"}
 ADMIN = "admin-token-of-tests"
@@ -111,6 +111,8 @@ def fill(served: Served, team: Team) -> None:
             "finding": finding.id,
             "opportunity": opportunity.id,
             "workflow": row.workflow.name,
+            "user": row.user_name,
+            "team": row.team,
         }
 
 
@@ -127,6 +129,10 @@ def post(path: str, **body: Any) -> Call:
         return http.post(path.format(**names), json=filled)
 
     return call
+
+
+def delete(path: str) -> Call:
+    return lambda http, names: http.delete(path.format(**names))
 
 
 def record(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
@@ -162,6 +168,10 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("POST", "/hosts/heartbeat"): (beat, 403),
     ("POST", "/batches"): (post("/batches", host="{host}"), 403),
     ("GET", "/audit"): (get("/audit"), 403),
+    ("DELETE", "/runs/{key}"): (delete("/runs/{run}"), 404),
+    ("DELETE", "/workflows/{name:path}"): (delete("/workflows/{workflow}"), 404),
+    ("DELETE", "/users/{name:path}"): (delete("/users/{user}"), 404),
+    ("DELETE", "/teams/{name:path}"): (delete("/teams/{team}"), 404),
     ("POST", "/hosts/enrol"): (post("/hosts/enrol", host="{host}"), 403),
 }
 """Route → a call about one thing, and the answer when that thing is another team's."""

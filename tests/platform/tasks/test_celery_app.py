@@ -70,6 +70,8 @@ def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
         "tightship_platform.make_partitions": 3600,
         "tightship_platform.remove_old_records": 3600,
         "tightship_platform.remove_old_files": 3600,
+        "tightship_platform.remove_old_runs": 3600,
+        "tightship_platform.finish_removals": 30,
         "tightship_analyzers.account_runs": 10,
         "tightship_analyzers.judge_samples": 15,
         "tightship_analyzers.rank_opportunities": 10,

@@ -31,7 +31,7 @@ from tightship_platform.database.models.metrics import (
     StepStat,
 )
 from tightship_platform.database.models.plan_requests import PlanRequest
-from tightship_platform.database.models.runs import Allocation, Run, RunAccount, Workflow
+from tightship_platform.database.models.runs import Allocation, PastAccount, RemovedRun, Run, RunAccount, Workflow
 
 __all__ = [
     "Action",
@@ -49,10 +49,12 @@ __all__ = [
     "HostSample",
     "Installation",
     "Opportunity",
+    "PastAccount",
     "Plan",
     "PlanRequest",
     "RankedWorkflow",
     "RemovedDay",
+    "RemovedRun",
     "RolledUp",
     "Rollup",
     "Run",

@@ -24,6 +24,8 @@ class Host(Base):
     """State of each source as the agent last reported it: name, state, detail."""
     reported_by: Mapped[str | None] = mapped_column(String(200))
     """The token that it belongs to; null: none but an administrator's has reported it."""
+    forgotten_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """Its `last_seen_ns` when it was forgotten because of its age; it is there again once it is heard of."""
 
     devices: Mapped[list[Device]] = relationship(back_populates="host", cascade="all, delete-orphan")
 

@@ -86,6 +86,39 @@ class Run(Base):
     account: Mapped[list[RunAccount]] = relationship(back_populates="run")
 
 
+class RemovedRun(Base):
+    """A run that was removed, or is being removed: nothing more of it is taken. See `removal`."""
+
+    __tablename__ = "removed_run"
+
+    key: Mapped[str] = mapped_column(String(40), primary_key=True)
+    keeps_names: Mapped[bool] = mapped_column(Boolean)
+    """Whether its device time stays under the names of its workflow and team."""
+    begun_ns: Mapped[ns]
+    removed_ns: Mapped[int | None] = mapped_column(BigInteger, index=True)
+    """When its rows and files were gone; null: some may be left."""
+
+
+class PastAccount(Base):
+    """Device time of one day of the runs of a workflow that were removed; see [Note: what stays] in `removal`."""
+
+    __tablename__ = "past_account"
+
+    day_ns: Mapped[ns] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """Start of the UTC day."""
+    workflow: Mapped[str] = mapped_column(String(200), primary_key=True)
+    team: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """The workflow's, as the fleet's account shows it; empty: none."""
+    run_team: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """The runs', who see it; empty: none."""
+    simulated: Mapped[bool] = mapped_column(Boolean)
+    """Whether any of the runs was."""
+    runs: Mapped[int] = mapped_column(BigInteger)
+    """Runs that began on the day."""
+    buckets: Mapped[json_dict]
+    """Bucket → device-ns."""
+
+
 class Allocation(Base):
     """A run holds a device for an interval."""
 
