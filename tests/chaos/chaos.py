@@ -1,18 +1,21 @@
 """Seeded schedules of what goes wrong in a data centre, and whether anything was lost: `make chaos`.
 
-A schedule runs a whole installation (PostgreSQL, Redis, server, worker with its schedule, agent, one real job, one
-simulated host that sends its metrics late, twice and out of order and has captures made) for CHAOS_S, while parts of it
-are killed, stopped and continued, meet a full disk, or have their clocks stepped by an hour. Then all is made well
-again, and this must hold:
+A schedule runs a whole installation (PostgreSQL and Redis, or neither; server, worker with its schedule, agent, one
+real job, one simulated host that sends its metrics late, twice and out of order and has captures made) for CHAOS_S,
+while parts of it are killed, stopped and continued, meet full and broken disks, or have their clocks stepped by an
+hour (troubles.py). Then all is made well again, and this must hold:
 
 - every row that was acknowledged is in the database, once;
 - the steps of the real job are all there, whatever became of its agent meanwhile;
 - every capture is finished, or failed with a reason;
 - every trace that was acknowledged is in the store, whole;
-- the account of every run adds up to its device time.
+- the account of every run adds up to its device time;
+- a job that is launched on a full disk ends as it would have without us;
+- no part wrote a traceback.
 
-    make chaos                                 # 100 schedules
+    make chaos                                 # 100 schedules; writes docs/chaos.md
     make chaos ARGS="--schedules 3 --seed 41"  # three of them
+    make chaos ARGS="--drawn 2"                # two by chance
 """
 
 from __future__ import annotations
@@ -20,26 +23,25 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from agent_rig import Rig
-from parts import Part, clock_library, tightship, wait_until, with_clock
-from services import find_postgres, free_port, postgres_answers, redis_answers, unprivileged
+from installation import TOKEN, Installation
 from sqlalchemy import func, select
+from table import table
 from traffic import RUN, Traffic
+from troubles import draw, is_alone, play
 
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database.engine import open_database
@@ -47,10 +49,8 @@ from tightship_platform.database.models import Capture, Run, RunAccount, Sample,
 from tightship_platform.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
-CHAOS_S = 20.0
-SETTLE_S = 120.0
-TOKEN = "a-token-for-all-of-the-chaos"
-HOUR_S = 3600
+ALL = 100
+SETTLE_S = 60.0
 FINAL = ("analyzed", "failed", "expired")
 
 
@@ -59,7 +59,8 @@ class Outcome:
     """One schedule."""
 
     seed: int
-    events: list[str] = field(default_factory=list)
+    alone: bool
+    troubles: list[str] = field(default_factory=list)
     rows: int = 0
     """Acknowledged samples of the simulated host."""
     steps: int = 0
@@ -68,198 +69,9 @@ class Outcome:
     """State → captures."""
     settled_s: float = 0.0
     """From the end of the trouble to the last capture and account."""
+    took_s: float = 0.0
+    """From nothing to nothing."""
     wrong: list[str] = field(default_factory=list)
-
-
-class Installation:
-    """All parts, on one machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.home = folder / "home"
-        self.home.mkdir(mode=0o700)
-        self.port = free_port()
-        self.database_port, self.broker_port = free_port(), free_port()
-        self.runtime = Path(tempfile.mkdtemp(prefix="tsc-"))
-        self.variables = {
-            "TIGHTSHIP_HOME": str(self.home),
-            "TIGHTSHIP_RUNTIME_DIR": str(self.runtime),
-            "TIGHTSHIP_DATABASE_URL": f"postgresql+psycopg://tightship@127.0.0.1:{self.database_port}/postgres",
-            "TIGHTSHIP_BROKER_URL": f"redis://127.0.0.1:{self.broker_port}/0",
-            "TIGHTSHIP_TOKEN": TOKEN,
-            "TIGHTSHIP_SERVER": f"http://127.0.0.1:{self.port}",
-        }
-        self.rig = Rig(variables=self.variables, port=self.port)
-        self.parts = {part.name: part for part in self._make()}
-
-    def _make(self) -> Iterator[Part]:
-        base = {k: v for k, v in os.environ.items() if not k.startswith("TIGHTSHIP_")}
-        yield self._postgres(base)
-        redis = shutil.which("redis-server") or shutil.which("valkey-server")
-        assert redis is not None, "no redis-server here"
-        port = str(self.broker_port)
-        command = [redis, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        url = f"redis://127.0.0.1:{port}"
-        yield Part(name="redis", command=command, environ=base, folder=self.folder, answers=lambda: redis_answers(url))
-        ours = {
-            "server": tightship("server", "--port", str(self.port)),
-            "worker": tightship("worker", "--beat", "--concurrency", "1"),
-            "agent": tightship("agent", "--interval", "500ms"),
-        }
-        for name, command in ours.items():
-            environ = with_clock(base | self.variables, self.folder / f"{name}.clock")
-            yield Part(name=name, command=command, environ=environ, folder=self.folder)
-
-    def _postgres(self, base: dict[str, str]) -> Part:
-        account = unprivileged() if os.getuid() == 0 else {}
-        data = self.folder / "postgres"
-        shutil.copytree(template(), data)
-        if account:
-            self.folder.chmod(0o711)
-            for path in (data, *data.rglob("*")):
-                os.chown(path, account["user"], account["group"])
-        data.chmod(0o700)
-        port = str(self.database_port)
-        command = [str(find_postgres() / "postgres"), "-D", str(data), "-p", port, "-c", "listen_addresses=127.0.0.1"]
-        command += ["-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "shared_buffers=32MB"]
-        url = f"postgresql+psycopg://tightship@127.0.0.1:{port}/postgres"
-        return Part(
-            name="postgres",
-            command=command,
-            environ=base,
-            folder=self.folder,
-            account=account,
-            answers=lambda: postgres_answers(url),
-        )
-
-    def start(self) -> None:
-        """All parts, in the order in which each finds what it needs."""
-        for name in ("postgres", "redis"):
-            self.parts[name].start()
-            assert wait_until(self.parts[name].answers, 60), f"{name} does not start: {self.parts[name].log}"
-        self.parts["server"].start()
-        assert wait_until(lambda: bool(self.rig.get("/hosts") is not None), 60), "the server does not start"
-        self.parts["worker"].start()
-        self.parts["agent"].start()
-
-    def heal(self) -> None:
-        """Everything runs again, with true clocks and room on its disk."""
-        for part in self.parts.values():
-            part.send(signal.SIGCONT)
-            if "full disk" in KINDS[part.name]:
-                part.fill_disk(full=False)
-                part.set_clock(0)
-            self.restart(part)
-
-    def restart(self, part: Part) -> None:
-        """Start it again, where it does not run."""
-        if part.process is None or part.process.poll() is not None:
-            if part.name == "postgres":  # of a process that was killed; its number may be another's by now
-                (self.folder / "postgres" / "postmaster.pid").unlink(missing_ok=True)
-            part.start()
-
-    def end(self) -> None:
-        """End all parts."""
-        for name in ("agent", "worker", "server", "redis", "postgres"):
-            self.parts[name].end()
-        self.rig.close()
-        shutil.rmtree(self.runtime, ignore_errors=True)
-
-
-_TEMPLATE: list[Path] = []
-
-
-def template() -> Path:
-    """An empty PostgreSQL cluster, made once."""
-    if not _TEMPLATE:
-        folder = Path(tempfile.mkdtemp(prefix="tightship-chaos-"))
-        account = unprivileged() if os.getuid() == 0 else {}
-        if account:
-            os.chown(folder, account["user"], account["group"])
-        command = [find_postgres() / "initdb", "-D", folder / "data", "-U", "tightship", "-A", "trust", "-E", "UTF8"]
-        subprocess.run([*command, "--locale=C", "--no-sync"], check=True, capture_output=True, cwd=folder, **account)
-        _TEMPLATE.append(folder / "data")
-    return _TEMPLATE[0]
-
-
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What happens to one part, and how it ends."""
-
-    part: str
-    kind: str
-    after_s: float
-    for_s: float
-    offset_s: int = 0
-
-    def __str__(self) -> str:
-        what = f"{self.kind} {self.offset_s:+d} s" if self.offset_s else self.kind
-        return f"{self.after_s:.1f} s: {self.part} {what} for {self.for_s:.1f} s"
-
-
-KINDS = {
-    "agent": ("killed", "stopped", "full disk", "clock"),
-    "server": ("killed", "stopped", "full disk", "clock"),
-    "worker": ("killed", "stopped", "full disk", "clock"),
-    "postgres": ("killed", "stopped", "restarted"),
-    "redis": ("killed", "stopped"),
-}
-
-
-def draw(dice: random.Random) -> list[Trouble]:
-    """Two to six of them, one after another or at once."""
-    troubles = []
-    for _ in range(dice.randint(2, 6)):
-        part = dice.choice(list(KINDS))
-        kind = dice.choice(KINDS[part])
-        if kind == "clock" and clock_library() is None:
-            kind = "stopped"
-        offset = dice.choice([-HOUR_S, HOUR_S]) if kind == "clock" else 0
-        troubles.append(Trouble(part, kind, dice.uniform(0, CHAOS_S - 4), dice.uniform(0.5, 6), offset))
-    return sorted(troubles, key=lambda one: one.after_s)
-
-
-def begin(installation: Installation, trouble: Trouble) -> None:
-    """Let it happen."""
-    part = installation.parts[trouble.part]
-    match trouble.kind:
-        case "killed":
-            part.kill()
-        case "restarted":
-            part.end()
-        case "stopped":
-            part.send(signal.SIGSTOP)
-        case "full disk":
-            part.fill_disk(full=True)
-        case "clock":
-            part.set_clock(trouble.offset_s)
-
-
-def over(installation: Installation, trouble: Trouble) -> None:
-    """End it."""
-    part = installation.parts[trouble.part]
-    match trouble.kind:
-        case "stopped":
-            part.send(signal.SIGCONT)
-        case "full disk":
-            part.fill_disk(full=False)
-        case "clock":
-            part.set_clock(0)
-    installation.restart(part)
-
-
-def play(installation: Installation, troubles: list[Trouble]) -> None:
-    """The whole schedule, in real time."""
-    moments = [(one.after_s, True, one) for one in troubles]
-    moments += [(one.after_s + one.for_s, False, one) for one in troubles]
-    started = time.monotonic()
-    for after_s, is_begin, trouble in sorted(moments, key=lambda one: one[0]):
-        time.sleep(max(0.0, started + after_s - time.monotonic()))
-        (begin if is_begin else over)(installation, trouble)
-    time.sleep(max(0.0, started + CHAOS_S - time.monotonic()))
 
 
 # ---- what must hold --------------------------------------------------------------------------------------------------
@@ -325,40 +137,47 @@ def check(installation: Installation, outcome: Outcome, traffic: Traffic, job: s
 
 def schedule(seed: int, keep: Path | None = None) -> Outcome:
     """One of them, from nothing to nothing."""
-    dice, outcome = random.Random(seed), Outcome(seed=seed)
-    folder = Path(tempfile.mkdtemp(prefix="tightship-chaos-"))
-    installation = Installation(folder)
+    begun, outcome = time.monotonic(), Outcome(seed=seed, alone=is_alone(seed))
+    folder = Path(tempfile.mkdtemp(prefix="one-"))
+    installation = Installation(folder, alone=outcome.alone)
     try:
-        installation.start()
-        job = installation.rig.start_job(steps_per_s=5)
-        with installation.rig.api as api:
-            api.post("/runs", job.record)
-        traffic = Traffic(f"http://127.0.0.1:{installation.port}", TOKEN, random.Random(seed))
-        traffic.start()
-        troubles = draw(dice)
-        outcome.events = [str(one) for one in troubles]
-        play(installation, troubles)
-        installation.heal()
-        begun = time.monotonic()
-        counted = _steps(installation, job.key)
-        wait_until(lambda: (_steps(installation, job.key) or 0) > (counted or 0), SETTLE_S / 2)
-        [outcome.steps] = job.end()  # only now that its agent is back: it alone reads the counter
-        if not traffic.finish(SETTLE_S / 2):
-            outcome.wrong.append("the simulated host could not deliver what it had")
-        ended = job.record | {"end_ns": time.time_ns(), "exit_code": 0}
-        wait_until(lambda: _posted(installation, ended), 30)
-        if not wait_until(lambda: settled(installation, job.key, outcome.steps), SETTLE_S):
-            outcome.wrong.append(f"not settled after {SETTLE_S:.0f} s")
-        outcome.settled_s = round(time.monotonic() - begun, 1)
-        outcome.rows = len(traffic.acknowledged)
-        outcome.wrong += traffic.refused[:3]
-        check(installation, outcome, traffic, job.key)
+        _play(installation, outcome)
+    except Exception as error:
+        outcome.wrong.append(f"the schedule itself failed: {error!r}")
     finally:
         installation.end()
         if outcome.wrong and keep is not None:
             shutil.copytree(folder, keep / str(seed), ignore=shutil.ignore_patterns("postgres"), dirs_exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
+    outcome.took_s = round(time.monotonic() - begun, 1)
     return outcome
+
+
+def _play(installation: Installation, outcome: Outcome) -> None:
+    installation.start()
+    job = installation.rig.start_job(steps_per_s=5)
+    with installation.rig.api as api:
+        api.post("/runs", job.record)
+    traffic = Traffic(f"http://127.0.0.1:{installation.port}", TOKEN, random.Random(outcome.seed))
+    traffic.start()
+    troubles = draw(outcome.seed)
+    outcome.troubles = [str(one) for one in troubles]
+    outcome.wrong += play(installation, troubles)
+    installation.heal()
+    healed = time.monotonic()
+    counted = _steps(installation, job.key)
+    installation.wait_until(lambda: (_steps(installation, job.key) or 0) > (counted or 0), SETTLE_S / 2)
+    [outcome.steps] = job.end()  # only now that its agent is back: it alone reads the counter
+    if not traffic.finish(SETTLE_S):
+        outcome.wrong.append("the simulated host could not deliver what it had")
+    ended = job.record | {"end_ns": time.time_ns(), "exit_code": 0}
+    installation.wait_until(lambda: _posted(installation, ended), SETTLE_S / 2)
+    if not installation.wait_until(lambda: settled(installation, job.key, outcome.steps), SETTLE_S):
+        outcome.wrong.append(f"not settled after {SETTLE_S:.0f} s")
+    outcome.settled_s = round(time.monotonic() - healed, 1)
+    outcome.rows = len(traffic.acknowledged)
+    outcome.wrong += traffic.refused[:3]
+    check(installation, outcome, traffic, job.key)
 
 
 def _steps(installation: Installation, job: str) -> int | None:
@@ -375,28 +194,55 @@ def _posted(installation: Installation, record: dict[str, Any]) -> bool:
     return True
 
 
+def _in(folder: str) -> None:
+    """In each process that plays schedules: all that they leave goes with that folder."""
+    tempfile.tempdir = folder
+
+
 def main() -> int:
     """Runs, prints and writes; 1 where anything was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedules", type=int, default=100)
+    parser.add_argument("--schedules", type=int, default=ALL)
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
+    parser.add_argument("--drawn", type=int, help="so many of the hundred, by TIGHTSHIP_SLICE or chance")
+    parser.add_argument("--left", action="store_true", help="only what the runs before did not play, or lost something")
+    parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="schedules at a time")
     given = parser.parse_args()
+    seeds = list(range(given.seed, given.seed + given.schedules))
+    if given.drawn:
+        seeds = random.Random(os.environ.get("TIGHTSHIP_SLICE")).sample(range(ALL), given.drawn)
     out = ROOT / "benchmarks" / "out" / "chaos"
     out.mkdir(parents=True, exist_ok=True)
-    outcomes = []
-    for seed in range(given.seed, given.seed + given.schedules):
-        outcome = schedule(seed, out)
-        outcomes.append(outcome)
-        state = "; ".join(outcome.wrong) or "well"
-        lines = [
-            f"{seed}: {len(outcome.events)} events, {outcome.rows} rows, {outcome.steps} steps, captures "
-            f"{outcome.captures}, settled in {outcome.settled_s} s: {state}",
-            *(f"    {event}" for event in outcome.events if outcome.wrong),
-        ]
-        sys.stdout.write("\n".join(lines) + "\n")
-        sys.stdout.flush()
-    (out / "chaos.json").write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n")
+    outcomes: list[Outcome] = []
+    if given.left and (out / "chaos.json").exists():
+        before = [Outcome(**one) for one in json.loads((out / "chaos.json").read_text())]
+        outcomes = [one for one in before if one.seed in seeds and not one.wrong]
+    of, done_before = len(seeds), {one.seed for one in outcomes}
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="tsc-") as folder:
+        Path(folder).chmod(0o711)  # PostgreSQL runs as another user
+        with ProcessPoolExecutor(given.parallel, spawn, _in, (folder,)) as pool:
+            for done in as_completed([pool.submit(schedule, seed, out) for seed in seeds if seed not in done_before]):
+                outcomes.append(done.result())
+                _report(outcomes, of)
+                outcomes.sort(key=lambda one: one.seed)
+                (out / "chaos.json").write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n")
+                if of >= ALL:
+                    (ROOT / "docs" / "chaos.md").write_text(table(outcomes))
     return int(any(one.wrong for one in outcomes))
+
+
+def _report(outcomes: list[Outcome], of: int) -> None:
+    outcome = outcomes[-1]
+    captures = ", ".join(f"{number} {state}" for state, number in sorted(outcome.captures.items())) or "none"
+    lines = [
+        f"[{len(outcomes)}/{of}] {outcome.seed}: {len(outcome.troubles)} troubles, {outcome.rows} rows, "
+        f"{outcome.steps} steps, captures: {captures}; settled in {outcome.settled_s} s of {outcome.took_s} s: "
+        f"{'; '.join(outcome.wrong) or 'well'}",
+        *(f"    {trouble}" for trouble in outcome.troubles if outcome.wrong),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The parts of an installation, each a process with its own clock, and what can happen to one."""
+"""The parts of an installation, each a process that meets its own clock and disk, and what can happen to one."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import resource
 import shutil
 import signal
 import struct
@@ -21,18 +21,22 @@ from services import die_with_parent
 
 from tightship_platform.units import NS_PER_S
 
-CLOCK = Path(__file__).with_name("clock.c")
+CONDITIONS = Path(__file__).with_name("conditions.c")
+PART = Path(__file__).with_name("impatient.py")
+PAGE_BYTES = 4096
 END_S = 20.0
 
 
 @cache
-def clock_library() -> Path | None:
-    """The library that sets the clock of one process; None where there is no compiler."""
+def conditions_library() -> Path | None:
+    """The library that makes a process meet what its page says; None where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
-    made = Path(tempfile.mkdtemp(prefix="tightship-clock-")) / "clock.so"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(CLOCK)], check=True)
+    folder = Path(tempfile.mkdtemp(prefix="tightship-conditions-"))
+    folder.chmod(0o755)  # PostgreSQL runs as another user
+    made = folder / "conditions.so"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(CONDITIONS), "-ldl"], check=True)
     return made
 
 
@@ -48,9 +52,14 @@ class Part:
     answers: Callable[[], bool] = lambda: True
     process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def clock_file(self) -> Path:
-        return self.folder / f"{self.name}.clock"
+    def __post_init__(self) -> None:
+        self._page = self.folder / f"{self.name}.conditions"
+        self._page.write_bytes(bytes(PAGE_BYTES))
+        self._page.chmod(0o644)
+        self._offset_s, self._error, self._at_reading, self._place = 0, 0, False, ""
+        library = conditions_library()
+        if library is not None:
+            self.environ = self.environ | {"LD_PRELOAD": str(library), "CHAOS_CONDITIONS": str(self._page)}
 
     @property
     def log(self) -> Path:
@@ -95,42 +104,51 @@ class Part:
         if self.process is not None:
             self.process.wait()
 
+    def ask_to_end(self) -> None:
+        """Begin its end."""
+        if self.process is not None and self.process.poll() is None:
+            self.send(signal.SIGCONT)
+            self.process.send_signal(signal.SIGINT if self.name == "postgres" else signal.SIGTERM)
+
     def end(self) -> None:
         """End it in peace, or else without."""
         if self.process is None:
             return
-        self.send(signal.SIGCONT)
-        self.process.terminate()
+        self.ask_to_end()
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def fill_disk(self, *, full: bool) -> None:
-        """While it is full, no file that it writes grows, as on a full disk."""
-        for pid in list(self.tree()):
-            with contextlib.suppress(ProcessLookupError):
-                hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 if full else hard, hard))
-
     def set_clock(self, offset_s: int) -> None:
         """Step its clock to so much before or after the true time."""
-        with self.clock_file.open("r+b") as file:  # never shorter, as it is mapped
-            file.write(struct.pack("q", offset_s * NS_PER_S))
+        self._offset_s = offset_s
+        self._tell()
 
+    def fill_disk(self, place: Path) -> None:
+        """Let there be no room below that path: nothing grows there, and nothing new can be made."""
+        self._error, self._at_reading, self._place = errno.ENOSPC, False, str(place)
+        self._tell()
 
-def with_clock(environ: dict[str, str], clock_file: Path) -> dict[str, str]:
-    """The environment of a process whose clock that file sets."""
-    library = clock_library()
-    if library is None:
-        return environ
-    clock_file.write_bytes(struct.pack("q", 0))
-    return environ | {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(clock_file)}
+    def break_disk(self, place: Path) -> None:
+        """Let everything below that path fail, reading included."""
+        self._error, self._at_reading, self._place = errno.EIO, True, str(place)
+        self._tell()
+
+    def mend_disk(self) -> None:
+        """Let the disk be well again."""
+        self._error, self._at_reading, self._place = 0, False, ""
+        self._tell()
+
+    def _tell(self) -> None:
+        page = struct.pack("qii", self._offset_s * NS_PER_S, self._error, self._at_reading) + self._place.encode()
+        with self._page.open("r+b") as file:  # never shorter, as it is mapped
+            file.write(page.ljust(PAGE_BYTES, b"\0"))
 
 
 def tightship(*arguments: str) -> list[str]:
-    """A command of ours."""
-    return [sys.executable, "-m", "tightship_platform.cli", *arguments]
+    """A command of ours, less patient than usual."""
+    return [sys.executable, str(PART), *arguments]
 
 
 def wait_until(what: Callable[[], bool], timeout_s: float) -> bool:
