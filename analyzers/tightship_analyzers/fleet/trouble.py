@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from sqlalchemy import ColumnElement, or_
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.engine import Database
+from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run
+from tightship_platform.database.trouble import is_away
 from tightship_platform.errors import TightshipError
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.validation import line
@@ -31,18 +33,20 @@ def for_each_run(database: Database, run_ids: Iterable[int], work: Callable[[Ses
     """Do the work for every run, each in its own transaction; one that fails keeps the reason.
 
     :param what: is done, for the reason: `account`.
-    :raises DBAPIError: the database itself does not work.
+    :raises DBAPIError: the database does not work now; what is left is due again.
     """
     for run_id in run_ids:
         try:
             with database.session() as session:
-                run = session.get(Run, run_id)
-                if run is None:  # it was deleted meanwhile
+                # First of all its row, before that of its workflow: whoever locks both does so in this order.
+                found = locked(session, select(Run).where(Run.id == run_id))
+                if not found:  # it was deleted meanwhile
                     continue
+                [run] = found
                 run.trouble, run.trouble_ns = None, None
                 work(session, run)
         except DBAPIError as error:
-            if error.connection_invalidated:
+            if is_away(error):
                 raise
             _note(database, run_id, what, error)
         except Exception as error:  # one bad run must not block those after it

@@ -8,8 +8,9 @@ _SQLITE_FULL = 13
 _SQLITE_AWAY = (5, 6, 10, 14)
 """SQLITE_BUSY, _LOCKED, _IOERR and _CANTOPEN (sqlite.org/rescode.html)."""
 _POSTGRES_FULL = "53100"
-_POSTGRES_AWAY = ("08", "53", "57P")
-"""No connection, no resources, shut down (postgresql.org/docs/current/errcodes-appendix.html)."""
+_POSTGRES_AWAY = ("08", "40", "53", "57P")
+"""No connection, rolled back for others (deadlock), no resources, shut down
+(postgresql.org/docs/current/errcodes-appendix.html)."""
 
 
 def is_disk_full(error: DBAPIError) -> bool:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from captured import a_capture, begin, finish, recorded
+from sqlalchemy import select, text
+from waiting import PATIENCE_S, wait_for
 
 from tightship_analyzers.fleet import tasks
 from tightship_platform.captures.artifact_store import open_artifacts
+from tightship_platform.database import ranked_workflows
+from tightship_platform.database.locks import locked
+from tightship_platform.database.models import Run
 from tightship_platform.database.per_process import process_database
 from tightship_platform.queries import captures, findings, opportunities, runs
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, create_celery
@@ -79,3 +85,37 @@ def test_a_database_that_is_gone_is_one_line_in_the_log(
     lines = [record for record in caplog.records if record.name == tasks.__name__]
     assert len(lines) <= 1
     assert all("could not run" in line.message and "\n" not in line.message for line in lines)
+
+
+@pytest.mark.postgres
+def test_a_run_that_another_process_accounts_for_is_judged_afterwards(
+    make_platform_env: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both lock the run's row and mark its workflow: in one order, or they wait for each other."""
+    for name, value in make_platform_env(database="postgres").variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tightship_platform.database.per_process._opened", {})
+    database = process_database()
+    with database.session() as session:
+        begin(session)
+        finish(session)
+    tasks.account_runs()
+    with database.session() as session:  # the other process, in the middle of its account
+        [run] = locked(session, select(Run).where(Run.key == "a1"))
+        judging = threading.Thread(target=tasks.judge_samples)
+        judging.start()
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        wait_for(lambda: _scalar(database, waiting), "the judgement to wait for the account")
+        ranked_workflows.mark(session, [run.workflow_id])
+    judging.join(PATIENCE_S)
+    assert not judging.is_alive()
+    assert "deadlock" not in caplog.text
+    with database.session() as session:
+        run = session.scalars(select(Run).where(Run.key == "a1")).one()
+        assert (run.trouble, run.judged_ns) == (None, run.accounted_ns)
+    database.close()
+
+
+def _scalar(database: Any, statement: Any) -> int:
+    with database.session() as session:
+        return int(session.scalar(statement))
