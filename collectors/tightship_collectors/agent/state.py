@@ -1,13 +1,20 @@
 """What an agent must remember over its own restart: open allocations and step counters as last sent.
 
 One small JSON file in the spool folder, replaced atomically. Losing it costs no record that was made before; it only
-makes the next agent take runs that it finds for new.
+makes the next agent take runs that it finds for new, and count their steps again.
+
+[Note: a state on a full disk]
+While the disk is full, records reach the server from memory, and a state that says less than they did would have the
+next agent count the same steps twice. So the file is longer than it has to be, and its blocks are written over where no
+new ones can be had. File systems that copy on write (Btrfs, ZFS) do not permit that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +26,8 @@ from tightship_platform.results.codec import decode, fields_of
 LOG = logging.getLogger(__name__)
 
 VERSION = 1
+ROOM_BYTES = 16 * 1024
+"""The file has a multiple of this size, and at least half of it is blank."""
 
 
 @dataclass(kw_only=True)
@@ -53,11 +62,25 @@ def _steps(path: Path, content: object) -> dict[str, RunSteps]:
 
 
 def save_state(path: Path, state: AgentState) -> None:
-    """Replace the file. A disk that is full is no error here: the spool has said so."""
-    content = json.dumps({"version": VERSION} | vars(state), default=fields_of)
+    """Replace the file, or write over it. A disk that is full is no error here: the spool has said so."""
+    content = json.dumps({"version": VERSION} | vars(state), default=fields_of).encode()
+    room = -(-2 * len(content) // ROOM_BYTES) * ROOM_BYTES
     draft = path.with_suffix(".new")
     try:
-        draft.write_text(content, encoding="utf-8")
+        draft.write_bytes(content.ljust(room))
         draft.replace(path)
     except OSError as error:
-        LOG.debug("Cannot write %s: %s", path, error)
+        LOG.debug("Cannot replace %s: %s", path, error)
+        _write_over(path, content)
+
+
+def _write_over(path: Path, content: bytes) -> None:
+    with contextlib.suppress(OSError):
+        path.with_suffix(".new").unlink(missing_ok=True)
+    try:
+        with path.open("r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if len(content) <= size:
+                file.write(content.ljust(size))
+    except OSError as error:
+        LOG.debug("Cannot write over %s: %s", path, error)
