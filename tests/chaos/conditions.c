@@ -1,7 +1,7 @@
-/* What one process meets: a clock that was set, and a place where files cannot be written or read, both told at any time.
+/* What one process meets: a clock that was set, and a place where files cannot be written or read; changed at any time.
  *
  * $CHAOS_CONDITIONS names a file of one page: nanoseconds to add to CLOCK_REALTIME, an error number, whether it is met at
- * reading, too, and the beginning of the paths at which it is met. The page is mapped, so that whoever writes it tells all
+ * reading, too, and the beginning of the paths at which it is met. The page is mapped, so that whoever writes it reaches all
  * processes that share it. libfaketime cannot be used for the clock: it replaces clock_nanosleep too, and with it Python's
  * time.sleep(), which names a deadline on the monotonic clock, does not sleep. A step of the wall clock never touches the
  * monotonic one, so nothing else is needed than this.
