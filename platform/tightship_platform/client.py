@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import ipaddress
+import os
+import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import httpx
 
-from tightship_platform.errors import CertificateRefused, Invalid, ServerUnreachable, TightshipError, TooLarge
+from tightship_platform.errors import (
+    CertificateRefused,
+    Invalid,
+    ServerUnreachable,
+    TightshipError,
+    TokenWithheld,
+    TooLarge,
+)
 from tightship_platform.logs import new_request_id, request_id
 from tightship_platform.settings import Settings
+from tightship_platform.token_file import local_token_path, read_token
 from tightship_platform.units import format_bytes
 
 API = "/api/v1"
@@ -23,6 +37,7 @@ MAX_WAIT_S = 300.0
 """Longest time for which a client lets a server make it wait."""
 CONNECT_S = 10.0
 """One that is there takes a connection, busy or not."""
+_LISTENS = "0A"
 
 
 def server_trust(settings: Settings) -> ssl.SSLContext:
@@ -70,13 +85,12 @@ class ApiClient:
     """
 
     def __init__(self, settings: Settings, *, timeout_s: float = ANSWER_S) -> None:
-        headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
         self.server = settings.server
         # trust_env=False: a proxy meant for the outside world must not swallow traffic to the fleet's own server.
         try:
             self._http = httpx.Client(
                 base_url=settings.server + API,
-                headers=headers,
+                auth=credentials(settings),
                 timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
                 trust_env=False,
                 verify=server_trust(settings),
@@ -155,3 +169,98 @@ class ApiClient:
         asked = response.headers.get("retry-after", "")
         wait_s = min(float(asked), MAX_WAIT_S) if asked.isascii() and asked.isdecimal() else 0.0
         return ApiError(message, response.status_code, wait_s=wait_s)
+
+
+# ---- what a client proves itself with --------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listen address (or a caller's) is this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+class LocalUser(httpx.Auth):
+    """Sends the token of this home's user with every request, where there is one, and to nobody but that user's server.
+
+    See [Note: one local user] in `api.auth`.
+
+    It is read each time: a server that starts later may have made it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+        """Add the token.
+
+        :raises TokenWithheld: the file is of no use, or another user listens there.
+        """
+        try:
+            token = read_token(local_token_path(self._settings.home))
+        except Invalid as error:
+            raise TokenWithheld(self._settings.server, str(error)) from error
+        if token:
+            url = request.url
+            uids = listening_users(url.host, url.port or (443 if url.scheme == "https" else 80))
+            strangers = uids - {os.geteuid(), 0}
+            if strangers:
+                raise TokenWithheld(self._settings.server, f"another user, {min(strangers)}, listens there")
+            if uids:
+                request.headers["authorization"] = f"Bearer {token}"
+        yield request
+
+
+def credentials(settings: Settings) -> httpx.Auth | None:
+    """What a client of these settings proves itself with; None: nothing."""
+    if settings.token:
+        return _Bearer(settings.token)
+    try:
+        host = urlsplit(settings.server).hostname or ""
+    except ValueError:  # no URL; httpx says so
+        return None
+    return LocalUser(settings) if is_loopback(host) else None
+
+
+class _Bearer(httpx.Auth):
+    def __init__(self, token: str) -> None:
+        self._header = f"Bearer {token}"
+
+    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+        request.headers["authorization"] = self._header
+        yield request
+
+
+def listening_users(host: str, port: int) -> set[int]:
+    """Whose sockets take connections to a loopback address; empty: nobody listens there.
+
+    Source: proc_pid_net(5), /proc/net/tcp.
+    """
+    listeners: dict[str, set[int]] = {}
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), Path(f"/proc/net/{name}").open(encoding="ascii") as table:
+            for line in table:
+                fields = line.split()
+                if len(fields) > 7 and fields[3] == _LISTENS:
+                    address, _, at = fields[1].partition(":")
+                    if int(at, 16) == port:
+                        listeners.setdefault(address, set()).add(int(fields[7]))
+    uids: set[int] = set()
+    for address in ("127.0.0.1", "::1") if host == "localhost" else (host.partition("%")[0],):
+        # The kernel prefers a socket of the very address, then one of the same family.
+        order = (address, f"::ffff:{address}", "0.0.0.0", "::") if "." in address else (address, "::")  # noqa: S104
+        uids |= next((found for one in order if (found := listeners.get(_as_kernel(one)))), set())
+    return uids
+
+
+def _as_kernel(address: str) -> str:
+    """An address as /proc/net/tcp writes it: groups of four bytes, each in the machine's own order."""
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    groups = (packed[start : start + 4] for start in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(group, 'little'):08X}" for group in groups)

@@ -90,6 +90,17 @@ class CertificateRefused(ServerUnreachable):
         )
 
 
+class TokenWithheld(ServerUnreachable):
+    """The token of this machine's user is not sent to what answers at the server's address."""
+
+    def __init__(self, server: str, why: str) -> None:
+        TightshipError.__init__(
+            self,
+            f"Your token is not sent to {server} ({why}); "
+            "set TIGHTSHIP_SERVER to your own server, or TIGHTSHIP_TOKEN to a token for that one",
+        )
+
+
 class SchemaMismatch(TightshipError):
     """The database carries another schema version than this release."""
 

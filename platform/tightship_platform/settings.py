@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -47,16 +48,40 @@ _WHOLE = {
 _FILES = ("ca_file", "tls_cert_file", "tls_key_file", "sso_ca_file")
 
 
-def _default_home() -> Path:
+def default_home() -> Path:
+    """Where an installation of this user has its home, unless a setting says otherwise."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "tightship"
+
+
+def runtime_dirs(uid: int) -> tuple[Path, ...]:
+    """Where jobs of a user keep their run directories, unless a setting says otherwise: the first that is theirs.
+
+    Anybody may make the first one. The second is made by nobody else, but ends with the user's last login, whatever
+    still runs, and lies in memory, which traces of gigabytes would fill: hence the order.
+    """
+    return Path(f"/tmp/tightship-{uid}"), Path(f"/run/user/{uid}/tightship")  # noqa: S108
+
+
+def _default_runtime_dir() -> Path:
+    choices = runtime_dirs(os.getuid())
+    return next((path for path in choices if _is_ours(path)), choices[0])
+
+
+def _is_ours(path: Path) -> bool:
+    """A folder of this user that nobody else can write to, or none, which can be made."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return os.access(path.parent, os.W_OK | os.X_OK)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Every setting of tightship. Each is read from `TIGHTSHIP_<NAME>` or from `<name>` in tightship.toml."""
 
-    home: Path = field(default_factory=_default_home)
+    home: Path = field(default_factory=default_home)
     """Folder of the embedded database, broker, artifacts, spool and logs."""
     database_url: str = ""
     """SQLAlchemy URL; default: SQLite in `home`."""
@@ -69,7 +94,7 @@ class Settings:
     public_url: str = ""
     """Where browsers find the server, when that is a proxy before it; empty: by the address that it listens on."""
     token: str = ""
-    """Bearer token that clients send; empty: none."""
+    """Bearer token that clients send; empty: to a server on this machine, the one of the user who runs it."""
     ca_file: Path | None = None
     """PEM file of the only authorities that may have signed an https server's certificate; default: the public ones."""
     tls_cert_file: Path | None = None
@@ -96,7 +121,7 @@ class Settings:
     """`host:port` at which an agent or a worker answers `GET /metrics`, without a token; empty: nowhere."""
     log_format: str = "text"
     """`text`, or `json`: one object per line."""
-    runtime_dir: Path = field(default_factory=lambda: Path(f"/tmp/tightship-{os.getuid()}"))  # noqa: S108
+    runtime_dir: Path = field(default_factory=_default_runtime_dir)
     """Where launched jobs keep their Kineto socket and step counters; short, because socket paths end at 108 bytes."""
     host_name: str = ""
     """Name under which the agent reports this host; default: the system's host name."""
@@ -228,7 +253,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     :raises Invalid: a value or the file is not acceptable.
     """
     env = os.environ if environ is None else environ
-    home = _coerce("home", env["TIGHTSHIP_HOME"]) if env.get("TIGHTSHIP_HOME") else _default_home()
+    home = _coerce("home", env["TIGHTSHIP_HOME"]) if env.get("TIGHTSHIP_HOME") else default_home()
     values = _read_file(Path(env.get("TIGHTSHIP_CONFIG") or home / "tightship.toml"))
     values["home"] = home
     for f in fields(Settings):

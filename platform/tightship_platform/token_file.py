@@ -9,7 +9,27 @@ from pathlib import Path
 
 from tightship_platform.errors import Invalid
 
+PREFIX = "ts_"
+"""Begins every token that we make, so that scanners for leaked secrets can find it."""
 _MOST = 1024
+
+
+def new_token() -> str:
+    """A token that nobody can guess: 256 bits."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def local_token_path(home: Path) -> Path:
+    """Where the token of this machine's user lies; see [Note: one local user] in `api.auth`."""
+    return home / "token"
+
+
+def make_token(path: Path) -> str:
+    """The token in the file, which is made with a new one where it is not there; of many who do so, one makes it.
+
+    :raises Invalid: the file cannot be made, others can read the one that is there, or it holds no token.
+    """
+    return read_token(path) or _write(path, new_token(), replace=False) or read_token(path)
 
 
 def write_token(path: Path, token: str) -> None:
@@ -17,6 +37,11 @@ def write_token(path: Path, token: str) -> None:
 
     :raises Invalid: the file cannot be written.
     """
+    _write(path, token, replace=True)
+
+
+def _write(path: Path, token: str, *, replace: bool) -> str:
+    """The token, when the file holds it now; empty: there is another one, which stays."""
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -26,12 +51,22 @@ def write_token(path: Path, token: str) -> None:
                 file.write(f"{token}\n")
                 file.flush()
                 os.fsync(fd)
-            draft.replace(path)
-        except OSError:
+            return token if _put(draft, path, replace=replace) else ""
+        finally:
             draft.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise Invalid("Token file", str(path), f"a file that can be written ({error.strerror})") from error
+
+
+def _put(draft: Path, path: Path, *, replace: bool) -> bool:
+    if replace:
+        draft.replace(path)
+        return True
+    try:
+        os.link(draft, path)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        return False
+    return True
 
 
 def read_token(path: Path) -> str:
@@ -45,13 +80,15 @@ def read_token(path: Path) -> str:
         return ""
     except OSError as error:
         raise Invalid("Token file", str(path), f"a file that can be read ({error.strerror})") from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         mode = stat.S_IMODE(status.st_mode)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
             expected = f"a file of user {os.geteuid()} with mode 600, not one of {status.st_uid} with {mode:o}"
             raise Invalid("Token file", str(path), expected)
-        content = file.read(_MOST + 1)
+        content = os.read(fd, _MOST + 1)
+    finally:
+        os.close(fd)
     token = content.decode("ascii", "replace").strip()
     if not token.isascii() or not token.isprintable() or " " in token or not 0 < len(token) <= _MOST:
         raise Invalid("Token file", str(path), "one token and nothing else")

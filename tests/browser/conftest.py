@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from api_calls import Served, serving
+from api_calls import SERVED, Served, serving
 from simulated_fleet import fill
 
 from tightship_platform.database.engine import open_database
@@ -159,6 +159,9 @@ def tab(_tabs: Tabs) -> Iterator[Callable[..., Tab]]:
             else:
                 page = _tabs.free.pop() if _tabs.free else _tabs.new()
                 stack.callback(give_back, page)
+            if base in SERVED:  # the browser of its user; a separate process prints a link
+                cookies = SERVED[base].cookie.items()
+                page.context.add_cookies([{"name": name, "value": value, "url": base} for name, value in cookies])
             watch = Watch(base)
             stack.callback(watch.over(page))
             tabs.append(Tab(page, watch))

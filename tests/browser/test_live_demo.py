@@ -66,11 +66,12 @@ def test_a_capture_of_a_real_job_from_the_button_to_the_fix(
     script, stop = tmp_path / "train_pictures.py", tmp_path / "stop"
     script.write_text(JOB)
     with Running(environ, "up", "--port", str(port)) as up:
-        up.hear("Dashboard:")
+        link = up.hear("Dashboard:").partition(": ")[2]
         launch = ("run", "--workflow", "pictures", "--team", "vision", "--", sys.executable, str(script), str(stop))
         with Running(environ, *launch) as job:
             here = tab(base, accept_downloads=True)
             here.page.set_default_timeout(PATIENCE_MS)
+            here.page.goto(link)
             here.open("/runs")
             here.page.locator(".ag-row", has_text="pictures").get_by_role("link", name="pictures").click()
             here.page.wait_for_url("**/runs/*")

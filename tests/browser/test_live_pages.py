@@ -193,6 +193,7 @@ def test_behind_a_login_with_a_token_that_may_only_read(
     with serving(env.settings) as server, server.http(writer) as api:
         Agent(api)
         here = tab(server.url)
+        here.page.context.clear_cookies()
         here.page.goto(server.url + f"/runs/{RUN}")
         here.page.get_by_label("Token").fill(reader)
         here.page.get_by_role("button", name="Log in").click()

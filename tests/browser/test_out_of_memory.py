@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import Running, tightship
+from processes import Running, own, tightship
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
@@ -54,13 +54,13 @@ def test_a_job_that_dies_of_memory_leads_to_its_plan(
         return found
 
     with Running(environ, "up", "--port", str(port)) as up:
-        up.hear("Dashboard:")
+        link = up.hear("Dashboard:").partition(": ")[2]
         up.hear("agent  | ")
         done = tightship(environ, "run", "--workflow", WORKFLOW, "--", sys.executable, str(script), "4", "dies")
         assert (done.returncode, done.stdout, done.stderr) == (alone.returncode, alone.stdout, alone.stderr)
         fine = tightship(environ, "run", "--workflow", "small", "--", sys.executable, str(script), "1", "ends")
         assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")
-        with httpx.Client(base_url=base, trust_env=False, timeout=PATIENCE_S) as api:
+        with httpx.Client(base_url=base, auth=own(environ), trust_env=False, timeout=PATIENCE_S) as api:
             wait_for(lambda: api.get("/api/v1/opportunities").json(), "the opportunity")
         [found], [todo] = asked("findings"), asked("opportunities")
         [run, _] = sorted(asked("runs"), key=lambda one: str(one["workflow"]))
@@ -73,6 +73,7 @@ def test_a_job_that_dies_of_memory_leads_to_its_plan(
         assert f"tightship offload plan '--workflow={WORKFLOW}'" in todo["fix"]
 
         here = tab(base)
+        here.page.goto(link)
         here.open(f"/runs/{run['run']}")
         here.page.locator("#run-head .why", has_text=SAID).wait_for()
         here.page.locator("#run-findings-body a").first.click()

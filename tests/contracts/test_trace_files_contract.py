@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import HOST, RUN, Capture, Served, ok, serving, sha256, trace_file
+from api_calls import HOST, RUN, Capture, Served, authorization, ok, serving, sha256, trace_file
 from capture_steps import NOW, armed
 from conftest import POSTGRES, PlatformEnv
 from records import S, reported, started
@@ -77,6 +77,7 @@ class SlowUpload:
         given = "&".join(f"{name}={value}" for name, value in {"pid": 100, "host": HOST, **query}.items())
         head = (
             f"PUT /api/v1/captures/{key}/traces/0?{given} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+            f"{authorization(served.settings.home)}"
             f"Content-Length: {len(data)}\r\nX-SHA256: {sha256(data)}\r\n\r\n"
         )
         self._connection = socket.create_connection((host, int(port)))

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from api_calls import Served, serving
 from simulated_fleet import fill
-from waiting import PATIENCE_S
 
 from tightship_platform.database.engine import open_database
 
@@ -28,8 +27,8 @@ def fleet(make_platform_env: Callable[..., object]) -> Iterator[Served]:
 @pytest.fixture
 def browser_like(fleet: Served) -> Iterator[httpx.Client]:
     """Asks as a browser does, for pages rather than for the API."""
-    headers = {"accept": "text/html", "cookie": "tightship_zone=Europe%2FBerlin"}
-    with httpx.Client(base_url=fleet.url, headers=headers, trust_env=False, timeout=PATIENCE_S) as client:
+    with fleet.pages() as client:
+        client.cookies.set("tightship_zone", "Europe%2FBerlin")
         yield client
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,10 +20,12 @@ from fastapi import FastAPI
 from waiting import PATIENCE_S, wait_for
 
 from tightship_platform.api import create_app
+from tightship_platform.api.gate import COOKIE
 from tightship_platform.api.server import configuration
 from tightship_platform.client import API, ApiClient
 from tightship_platform.database.engine import Database
 from tightship_platform.settings import Settings
+from tightship_platform.token_file import local_token_path, read_token
 from tightship_platform.units import NS_PER_S, now_ns
 
 HOST = "node-1"
@@ -45,17 +48,47 @@ class Served:
         database: Database = self.app.state.database
         return database
 
-    def http(self, token: str = "", **headers: str) -> httpx.Client:
-        """A plain HTTP client of its API."""
+    @property
+    def local_token(self) -> str:
+        """Of the user who runs it; empty where it takes none."""
+        token: str = self.app.state.access.local_token
+        return token
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        """What the browser of that user sends."""
+        return {f"{COOKIE}_{self.url.rpartition(':')[2]}": self.local_token} if self.local_token else {}
+
+    def http(self, token: str | None = None, **headers: str) -> httpx.Client:
+        """A plain HTTP client of its API.
+
+        :param token: None: that of the user who runs the server, where it takes one.
+        """
+        token = self.local_token if token is None else token
         if token:
             headers["authorization"] = f"Bearer {token}"
         return httpx.Client(
             base_url=self.url + API, headers=headers, trust_env=False, timeout=PATIENCE_S, verify=NO_TLS
         )
 
+    def pages(self, **headers: str) -> httpx.Client:
+        """The browser of the user who runs it."""
+        return httpx.Client(
+            base_url=self.url,
+            headers={"accept": "text/html"} | headers,
+            cookies=self.cookie,
+            trust_env=False,
+            timeout=PATIENCE_S,
+            verify=NO_TLS,
+        )
+
     def api(self, token: str = "") -> ApiClient:
         """The client that agents and the command line use."""
         return ApiClient(replace(self.settings, server=self.url, token=token))
+
+
+SERVED: dict[str, Served] = {}
+"""Servers of this process, by address."""
 
 
 @contextmanager
@@ -69,11 +102,18 @@ def serving(settings: Settings, host: str = "127.0.0.1", port: int = 0) -> Itera
     try:
         wait_for(lambda: server.started or not thread.is_alive())
         assert server.started, "the server ended at its start"
-        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, settings)
+        served = Served(f"http://127.0.0.1:{listener.getsockname()[1]}", app, settings)
+        SERVED[served.url] = served
+        yield served
     finally:
         server.should_exit = True
         thread.join()
         listener.close()
+
+
+def authorization(home: Path) -> str:
+    """The line of a request's head by which the user of a server's home proves who they are."""
+    return f"Authorization: Bearer {read_token(local_token_path(home))}\r\n"
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 import psutil
 from waiting import PATIENCE_S
 
+from tightship_platform.client import LocalUser
+from tightship_platform.settings import load_settings
+
 
 def tightship(environ: Mapping[str, str], *arguments: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
@@ -119,6 +122,11 @@ class Running:
         """Signal it; its exit code."""
         os.kill(self.process.pid, number)
         return self.process.wait(PATIENCE_S)
+
+
+def own(environ: Mapping[str, str]) -> LocalUser:
+    """How the user of an installation proves to their server who they are."""
+    return LocalUser(load_settings(environ))
 
 
 def answers(url: str) -> bool:

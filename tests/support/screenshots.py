@@ -2,8 +2,8 @@
 
     python tests/support/screenshots.py http://127.0.0.1:8050 some/folder [path …]
 
-Without paths: the four pages, with the newest run and its first finding. Prints for each page whether something went
-wrong in the browser's console.
+It logs in by the home that TIGHTSHIP_HOME names, which has to be the server's. Without paths: the four pages, with the
+newest run and its first finding. Prints for each page whether something went wrong in the browser's console.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import Any
 import httpx
 from playwright.sync_api import sync_playwright
 
+from tightship_platform.client import credentials
+from tightship_platform.processes.login_codes import login_link
+from tightship_platform.settings import load_settings
+
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LOOKS = [("light", 1440), ("dark", 1440), ("light", 390), ("dark", 390)]
 
 
 def pages(base: str) -> list[str]:
     """The four pages."""
-    with httpx.Client(base_url=base + "/api/v1", trust_env=False) as api:
+    with httpx.Client(base_url=base + "/api/v1", auth=credentials(load_settings()), trust_env=False) as api:
         runs = _rows(api.get("/runs", params={"limit": 1}).json())
         findings = _rows(api.get("/findings").json())
     found = ["/", "/runs", *[f"/runs/{(findings or runs)[0]['run']}" for _ in runs[:1]]]
@@ -47,6 +51,7 @@ def main(argv: list[str]) -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGS)
         for scheme, width in LOOKS:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            context.new_page().goto(login_link(base, load_settings().home))
             for path in paths:
                 page = context.new_page()
                 wrong: list[str] = []

@@ -13,13 +13,14 @@ import httpx
 
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
-from tightship_platform.client import ANSWER_S, API, CONNECT_S, server_trust, unreachable
-from tightship_platform.errors import CertificateRefused, Invalid
+from tightship_platform.client import ANSWER_S, API, CONNECT_S, credentials, server_trust, unreachable
+from tightship_platform.errors import CertificateRefused, Invalid, TokenWithheld
 from tightship_platform.processes.liveness import FRESH_S, liveness_age_s
 from tightship_platform.results.codec import decode
 from tightship_platform.results.health import Health, StoreHealth
 from tightship_platform.results.host import Host
 from tightship_platform.settings import Settings
+from tightship_platform.token_file import local_token_path
 from tightship_platform.units import NS_PER_S, now_ns, plural
 
 MAX_SKEW_S = 2.0
@@ -45,7 +46,6 @@ ASK_ADMIN = "make one with `tightship token create` on the server and set TIGHTS
 
 def server_checks(settings: Settings) -> Iterator[Check]:
     """Everything that needs the server, or its absence."""
-    headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     try:
         trust = server_trust(settings)
@@ -54,13 +54,13 @@ def server_checks(settings: Settings) -> Iterator[Check]:
         yield _agent_by_liveness(settings)
         return
     with httpx.Client(
-        base_url=settings.server + API, headers=headers, timeout=timeout, trust_env=False, verify=trust
+        base_url=settings.server + API, auth=credentials(settings), timeout=timeout, trust_env=False, verify=trust
     ) as http:
         try:
             sent_s = time.time()
             answer = http.get("/health")
             health = _health(answer)
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, TokenWithheld) as error:
             yield _no_server(settings, error)
             yield _agent_by_liveness(settings)
             return
@@ -90,8 +90,8 @@ def _health(answer: httpx.Response) -> Health:
 
 
 def _no_server(settings: Settings, error: Exception) -> Check:
-    fault = unreachable(settings.server, error) if isinstance(error, httpx.HTTPError) else None
-    if isinstance(fault, CertificateRefused):
+    fault = unreachable(settings.server, error) if isinstance(error, httpx.HTTPError) else error
+    if isinstance(fault, CertificateRefused | TokenWithheld):
         detail, _, advice = str(fault).partition("; ")
         return Check(check="server", state=WRONG, detail=detail, advice=advice)
     why = str(error) or type(error).__name__
@@ -146,12 +146,10 @@ def _token(settings: Settings, http: httpx.Client) -> Check:
     # No runs, so no leases: it only shows whether the scope is there.
     ingest = http.post("/captures/lease", json={"host": settings.host_name, "runs": []})
     read = http.get("/runs", params={"limit": 1})
-    what = "accepted for" if settings.token else "none set; without one the server grants"
+    given = ingest.request.headers.get("authorization")
+    source = "" if settings.token else f"that of this user, in {local_token_path(settings.home)}, is "
+    what = f"{source}accepted for" if given else "none set; without one the server grants"
     granted = [scope for scope, answer in (("ingest", ingest), ("read", read)) if answer.is_success]
-    if len(granted) == 2 and not settings.token:
-        # See [Note: Open or closed] in tightship_platform/api/auth.py.
-        detail = "none set, none needed: every caller on the server's machine may do everything"
-        return Check(check="token", state=OK, detail=detail)
     if len(granted) == 2:
         return Check(check="token", state=OK, detail=f"{what} ingest and read")
     refusal = next(answer for answer in (ingest, read) if not answer.is_success)

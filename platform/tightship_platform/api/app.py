@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from tightship_platform import __version__
-from tightship_platform.api.auth import Access, open_to
+from tightship_platform.api.auth import Access, local_token
 from tightship_platform.api.bodies import BodyLimit
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.errors import add_error_handlers
@@ -65,13 +65,13 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     The database must carry this release's schema (`database.upgrade`).
 
     :raises SchemaMismatch: it does not.
-    :raises Conflict: `host` is no loopback address and there is no token (see auth, [Note: Open or closed]).
-    :raises Invalid: single sign-on is set up in part only.
+    :raises Conflict: `host` is no loopback address and there is no token (see auth, [Note: who is let in]).
+    :raises Invalid: single sign-on is set up in part only, or the token of this machine's user is of no use.
     """
     signing_on = single_sign_on(settings)
     database = open_database(settings)
     probes = Probes(settings)
-    access = Access(settings, database, is_open=open_to(host, settings, database))
+    access = Access(settings, database, local_token=local_token(host, settings, database))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

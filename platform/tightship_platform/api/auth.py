@@ -1,18 +1,26 @@
 """Who is calling, and what they may do: bearer tokens, their scopes, and the record of who did what.
 
-[Note: Open or closed]
-A server is *closed* when it or its TIGHTSHIP_PUBLIC_URL can be reached beyond loopback, or single sign-on is set up,
-or a token is active or set when it starts: then every request needs a token. It is *open* when it listens on loopback
-only and no token exists: then whoever reaches the port may do everything, which is what the operating system grants
-them anyway, and the gate (api/gate.py) keeps foreign web pages from using the user's browser as that somebody.
+[Note: who is let in]
+Every request needs a token, or the session of somebody who logged in by single sign-on. A server takes the tokens of
+its database, and one more that may do everything: TIGHTSHIP_TOKEN or, where that is not set and it listens on loopback
+only, the one of the user who runs it. A server that can be reached beyond
+loopback, or whose TIGHTSHIP_PUBLIC_URL can, does not start before there is a token for others, or single sign-on.
+
+[Note: one local user]
+A server on loopback without TIGHTSHIP_TOKEN takes a token that nobody had to make. It lies in `$TIGHTSHIP_HOME/token`,
+where this user's agent, launcher and command line find it and nobody else can read it. It is good on this machine only:
+the server refuses it in a request that came through a proxy or for another name, and the client sends it to nothing
+that another user runs (who may have taken the port while the server was away).
+
+A browser gets it as a cookie, in exchange for a code. Whoever can write to the home makes one (`tightship token link`):
+a file in `$TIGHTSHIP_HOME/login` that is named by the code's hash. The server deletes the file as it takes the code, so
+a code works once, whichever of the server's processes is asked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -26,12 +34,14 @@ from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tightship_platform import validation
+from tightship_platform.client import is_loopback
 from tightship_platform.database.audit import audit
 from tightship_platform.database.models import BrowserSession, Token
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.database.teams import see_team
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from tightship_platform.results import token as results
+from tightship_platform.token_file import local_token_path, make_token, new_token
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import NAME_MAX
@@ -42,8 +52,6 @@ if TYPE_CHECKING:
     from tightship_platform.database.engine import Database
     from tightship_platform.settings import Settings
 
-PREFIX = "ts_"
-"""Begins every token that we make, so that scanners for leaked secrets can find it."""
 LAST_USED_EVERY_NS = 60 * NS_PER_S
 RECALL_S = 1.0
 """How long an agent's deliveries are still taken with a token that was revoked meanwhile."""
@@ -58,7 +66,8 @@ class Caller:
     """Somebody who makes a request."""
 
     name: str
-    """The token's name, `loopback`, `environment` for TIGHTSHIP_TOKEN, or `sso:` and a person's name."""
+    """The token's name, `loopback` for that of this machine's user, `environment` for TIGHTSHIP_TOKEN, or `sso:` and a
+    person's name."""
     scopes: frozenset[Scope]
     expired_ns: int | None = None
     """When the token expired; such a caller has no scopes. Null: it is valid."""
@@ -103,7 +112,8 @@ def require(scope: Scope) -> Caller:
     caller = current_caller()
     if caller is None:
         raise Unauthorized(
-            "This server requires a token; set TIGHTSHIP_TOKEN to one created by `tightship token create`"
+            "This server requires a token; set TIGHTSHIP_TOKEN to one created by `tightship token create`, "
+            "or TIGHTSHIP_HOME to the folder of a server of your own"
         )
     if caller.expired_ns is not None:
         day = datetime.fromtimestamp(caller.expired_ns / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -134,10 +144,11 @@ def hash_token(token: str) -> str:
 class Access:
     """Recognises callers by their token."""
 
-    def __init__(self, settings: Settings, database: Database, *, is_open: bool) -> None:
-        self.is_open = is_open
-        """See [Note: Open or closed]."""
-        self._environment = hash_token(settings.token) if settings.token else None
+    def __init__(self, settings: Settings, database: Database, *, local_token: str) -> None:
+        self.local_token = local_token
+        """Of the user who runs this server; empty: it takes none. See [Note: who is let in]."""
+        given = ((settings.token, ENVIRONMENT), (local_token, LOOPBACK))
+        self._given = [(hash_token(token), caller) for token, caller in given if token]
         self._database = database
         self._recalled: dict[str, Caller] = {}
         self._recalled_s = -RECALL_S
@@ -146,9 +157,13 @@ class Access:
     def recall(self, token: str) -> Caller | None:
         """As `recognise`, without the database, for what agents send all the time; null: ask `recognise_again`."""
         digest = hash_token(token)
-        if self._environment is not None and hmac.compare_digest(digest, self._environment):
-            return ENVIRONMENT
+        given = self._of_settings(digest)
+        if given is not None:
+            return given
         return self._recalled.get(digest) if time.monotonic() - self._recalled_s < RECALL_S else None
+
+    def _of_settings(self, digest: str) -> Caller | None:
+        return next((caller for known, caller in self._given if hmac.compare_digest(digest, known)), None)
 
     def recognise_again(self, token: str) -> Caller | None:
         """As `recognise`, and reads all tokens that `recall` may know for the next RECALL_S."""
@@ -173,10 +188,10 @@ class Access:
         """The caller behind a token, who has no scopes once it has expired; null when it is unknown or revoked."""
         if not token or len(token) > _TOKEN_MAX:
             return None
-        digest = hash_token(token)
-        if self._environment is not None and hmac.compare_digest(digest, self._environment):
-            return ENVIRONMENT
-        now = now_ns()
+        digest, now = hash_token(token), now_ns()
+        given = self._of_settings(digest)
+        if given is not None:
+            return given
         with self._database.session() as session:
             row = session.scalar(select(Token).where(Token.sha256 == digest))
             if row is None:
@@ -219,48 +234,40 @@ def _known(names: Iterable[Any]) -> frozenset[Scope]:
     return frozenset(Scope(name) for name in names if name in {scope.value for scope in Scope})
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a listen address (or a caller's) is this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+def local_token(host: str, settings: Settings, database: Database) -> str:
+    """The token of the user who runs a server that listens on `host`, made where there is none; empty: it takes none.
 
+    See [Note: who is let in].
 
-def open_to(host: str, settings: Settings, database: Database) -> bool:
-    """Whether a server that listens on `host` runs open; see [Note: Open or closed].
-
-    :raises Conflict: it would let anybody in: others can reach it, or a proxy before it, and there is no token.
-    :raises Invalid: others can reach it, and TIGHTSHIP_TOKEN could be guessed.
+    :raises Conflict: others can reach it, or a proxy before it, and there is no token for them.
+    :raises Invalid: others can reach it, and TIGHTSHIP_TOKEN could be guessed; or the local user's token is of no use.
     """
     named = urlsplit(settings.public_url).hostname or "localhost"
     exposed = not is_loopback(host) or not is_loopback(named)
     if exposed and 0 < len(settings.token) < ENVIRONMENT_LEAST:
         expected = f"at least {ENVIRONMENT_LEAST} characters where other machines reach the server"
         raise Invalid("TIGHTSHIP_TOKEN", f"{plural(len(settings.token), 'character')}, not shown", expected)
-    with database.session() as session:
-        is_closed = bool(settings.token or settings.sso_issuer) or any_active(session)
-    if is_closed:
-        return False
+    if exposed and not settings.token and not settings.sso_issuer:
+        with database.session() as session:
+            if not any_active(session):
+                raise Conflict(_nobody(host, settings))
+    return "" if settings.token or not is_loopback(host) else make_token(local_token_path(settings.home))
+
+
+def _nobody(host: str, settings: Settings) -> str:
     if not is_loopback(host):
-        raise Conflict(
+        return (
             f"Host {host!r} can be reached from other machines and no token exists; make one with "
             "`tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or listen on 127.0.0.1"
         )
-    if exposed:
-        raise Conflict(
-            f"TIGHTSHIP_PUBLIC_URL is {settings.public_url!r}, which other machines can reach, and no token exists; "
-            "make one with `tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or unset it"
-        )
-    return True
+    return (
+        f"TIGHTSHIP_PUBLIC_URL is {settings.public_url!r}, which other machines can reach, and no token exists; "
+        "make one with `tightship token create NAME --scope …` or set TIGHTSHIP_TOKEN, or unset it"
+    )
 
 
 def any_active(session: Session) -> bool:
-    """Whether a token exists that has not been revoked. An expired one counts: a server must not open for its end."""
+    """Whether a token exists that has not been revoked."""
     return bool(session.scalar(select(func.count()).select_from(Token).where(Token.revoked_ns.is_(None))))
 
 
@@ -288,7 +295,7 @@ def create_token(
     bounds = {what: validation.name(f"--{what}", value) for what, value in named.items() if value is not None}
     if not scopes:
         raise Invalid("Scopes", list(scopes), f"at least one of {', '.join(Scope)}")
-    token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
+    token, now = new_token(), now_ns()
     chosen = sorted({scope.value for scope in scopes})
     expires_ns = expiry(now, lifetime_ns)
     session.add(
@@ -324,7 +331,7 @@ def rotate_token(session: Session, name: str, *, lifetime_ns: int | None = None,
         raise Conflict(f"Token {name!r} was revoked and stays so; make another with `tightship token create`")
     if lifetime_ns is None and row.expires_ns is not None:
         lifetime_ns = row.expires_ns - row.created_ns
-    token, now = PREFIX + secrets.token_urlsafe(32), now_ns()
+    token, now = new_token(), now_ns()
     row.sha256, row.created_ns, row.last_used_ns = hash_token(token), now, None
     row.expires_ns = expiry(now, lifetime_ns)
     audit(session, actor, "token.rotate", name)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from sqlalchemy import Select, delete
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from tightship_platform.api.auth import PREFIX, hash_token, open_sessions
+from tightship_platform.api.auth import hash_token, open_sessions
 from tightship_platform.database.audit import audit
 from tightship_platform.database.models import BrowserSession
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.results import token as results
+from tightship_platform.token_file import new_token
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
 
@@ -37,7 +37,7 @@ def begin_session(
     :param state_sha256: of the login's state, which begins one session only.
     :raises Conflict: it has begun one already.
     """
-    made, now = PREFIX + secrets.token_urlsafe(32), now_ns()
+    made, now = new_token(), now_ns()
     session.execute(delete(BrowserSession).where(BrowserSession.expires_ns < now - KEPT_NS))
     words = [scope.value for scope in scopes]
     session.add(

@@ -6,17 +6,17 @@ an expiry, and the exchange puts the token in its place. So a word works once, a
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, update
 
 from tightship_platform import validation
-from tightship_platform.api.auth import PREFIX, expiry, hash_token
+from tightship_platform.api.auth import expiry, hash_token
 from tightship_platform.database.audit import audit
 from tightship_platform.database.models import Token
 from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Conflict, Forbidden
+from tightship_platform.token_file import new_token
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import NAME_MAX
@@ -35,7 +35,7 @@ def make_word(session: Session, host: str, *, team: str | None = None, lifetime_
     """
     name = f"agent-{validation.name('Host', host)}"[:NAME_MAX]
     bounds = {"host_name": host, "team": validation.optional_name("--team", team)}
-    word, now = PREFIX + secrets.token_urlsafe(32), now_ns()
+    word, now = new_token(), now_ns()
     made: Row = {
         "sha256": hash_token(word),
         "scopes": [Scope.ENROL.value],
@@ -71,7 +71,7 @@ def enrol_host(session: Session, name: str, host: str) -> str:
             f"This word is for host {row.host_name!r}, and this is {host!r}; "
             "set TIGHTSHIP_HOST_NAME to the former, or ask for another word"
         )
-    token = PREFIX + secrets.token_urlsafe(32)
+    token = new_token()
     used = (
         update(Token)
         .where(Token.id == row.id, Token.sha256 == row.sha256)

@@ -15,22 +15,22 @@ from urllib.parse import quote
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from tightship_platform.api import sso
-from tightship_platform.api.auth import LOOPBACK, Access, Caller, is_loopback, require, set_caller
+from tightship_platform.api.auth import LOOPBACK, Access, Caller, require, set_caller
 from tightship_platform.api.errors import as_response, database_trouble, line
 from tightship_platform.api.rates import Rates
 from tightship_platform.api.refusals import Refusals
-from tightship_platform.client import API
+from tightship_platform.client import API, is_loopback
 from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
 from tightship_platform.vocabulary import Scope
 
 COOKIE = "tightship_token"
+"""Holds the token, or the secret of the session, of a browser that logged in."""
 PUBLIC = ("/login", "/logout", sso.START, sso.CALLBACK)
 """Pages outside the API that need no scope."""
 PROBED = (f"{API}/live", f"{API}/ready")
@@ -73,7 +73,7 @@ class Gate:
             _same_origin(request, self.public_url)
             caller = await self._recognise(request)
             set_caller(caller)
-            if caller is not None and not self.access.is_open:
+            if caller is not None:
                 self.rates.take(caller.name, str(caller))
             if not path.startswith(API + "/") and path not in PUBLIC:
                 require(Scope.READ)
@@ -90,21 +90,22 @@ class Gate:
         return None
 
     async def _recognise(self, request: HTTPConnection) -> Caller | None:
-        if self.access.is_open:
-            return _loopback_caller(request)
         if request.scope["path"] in PROBED:
             return None
-        token = _token(request.headers)
+        token = _token(request)
         if not token:
             return None
         if request.scope["path"] in DELIVERIES:
-            return self.access.recall(token) or await run_in_threadpool(
-                self._look_up, self.access.recognise_again, token, request
-            )
+            caller = self.access.recall(token)
+            if caller is LOOPBACK:
+                require_direct(request)
+            return caller or await run_in_threadpool(self._look_up, self.access.recognise_again, token, request)
         return await run_in_threadpool(self._look_up, self.access.recognise, token, request)
 
     def _look_up(self, recognise: Callable[[str], Caller | None], token: str, request: HTTPConnection) -> Caller | None:
         caller = recognise(token)
+        if caller is LOOPBACK and request.scope["path"] not in PUBLIC:
+            require_direct(request)
         if caller is None:
             self.refusals.note("unknown", "", request)
         elif caller.expired_ns is not None:
@@ -112,28 +113,25 @@ class Gate:
         return caller
 
 
-def _loopback_caller(request: HTTPConnection) -> Caller:
-    """Everybody on this machine, unless the request was made for another name: that is a web page whose name was
-    pointed at 127.0.0.1 (DNS rebinding). Nor whoever comes through a proxy, which may let in anybody and yet call the
-    server by its own address.
+def require_direct(request: HTTPConnection) -> None:
+    """The token of this machine's user is good for requests that come straight from it, by its own name.
 
-    :raises Forbidden: it is such a request.
+    :raises Forbidden: this one comes through a proxy, from elsewhere, or for another name (DNS rebinding).
     """
     passed_on = next((name for name in request.headers if _BY_PROXY.fullmatch(name)), None)
     if passed_on is not None:
         raise Forbidden(
-            f"This server runs without tokens and answers to no proxy (the request carries {passed_on!r}); "
-            "make a token with `tightship token create` and start it again to let others in"
+            f"This token is good on the server's own machine, not through a proxy (the request carries {passed_on!r}); "
+            "make one with `tightship token create`"
         )
     peer = request.client.host if request.client else ""
     match = _HOST.fullmatch(request.headers.get("host", ""))
     named = match[1].strip("[]").lower() if match else ""
     if not is_loopback(peer) or not is_loopback(named):
         raise Forbidden(
-            f"This server runs without tokens and answers only to its own machine, not to {peer!r} for {named!r}; "
-            "make a token with `tightship token create` and start it again to let others in"
+            f"This token is good on the server's own machine, not from {peer!r} for {named!r}; "
+            "make one with `tightship token create`"
         )
-    return LOOPBACK
 
 
 def _same_origin(request: HTTPConnection, public_url: str) -> None:
@@ -157,14 +155,21 @@ def _same_origin(request: HTTPConnection, public_url: str) -> None:
         raise Forbidden(f"Requests from pages of {origin[:100]!r} are refused; use the server's own pages")
 
 
-def _token(headers: Headers) -> str:
+def local_cookie(request: HTTPConnection) -> str:
+    """Name of the cookie of this machine's user, who may have several servers: browsers tell no ports apart."""
+    return f"{COOKIE}_{request.scope['server'][1]}"
+
+
+def _token(request: HTTPConnection) -> str:
+    headers = request.headers
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()
     try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookies = SimpleCookie(headers.get("cookie", ""))
     except CookieError:
         return ""
+    cookie = cookies.get(local_cookie(request)) or cookies.get(COOKIE)
     return cookie.value if cookie else ""
 
 

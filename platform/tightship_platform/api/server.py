@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from tightship_platform.api.app import create_app
-from tightship_platform.api.auth import open_to
+from tightship_platform.api.auth import local_token
 from tightship_platform.api.connections import BoundedConnection, max_connections, raise_file_limit
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.workers import run_workers
 from tightship_platform.database.engine import open_database, upgrade
 from tightship_platform.errors import Conflict
 from tightship_platform.logs import configure_logging
+from tightship_platform.processes.login_codes import login_link
 from tightship_platform.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -52,13 +54,18 @@ def serve(
     raise_file_limit()
     upgrade(settings)
     with open_database(settings) as database:
-        access = "open" if open_to(host, settings, database) else "tokens required"
+        is_local = bool(local_token(host, settings, database))
     port = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
+    url = f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    access = "one local user" if is_local else "tokens required"
     several = f", {workers} processes" if workers > 1 else ""
 
-    scheme = "https" if certificate else "http"
-    announce = _once(lambda: log.info("Serving %s://%s:%d (%s%s)", scheme, shown, port, access, several))
+    def announce() -> None:
+        log.info("Serving %s (%s%s)", url, access, several)
+        if is_local and sys.stderr.isatty():  # for somebody who reads it now, not for a log
+            log.info("To open it, once, within five minutes: %s", login_link(url, settings.home))
+
+    announce_once = _once(announce)
 
     def listen() -> None:
         try:
@@ -72,7 +79,7 @@ def serve(
         app = create_app(settings, host=host)
         if workers == 1:
             listen()
-        _Server(configuration(app, certificate, key), app.state.drain, announce).run(sockets=[listener])
+        _Server(configuration(app, certificate, key), app.state.drain, announce_once).run(sockets=[listener])
         _leave()
 
     if workers > 1:

@@ -26,8 +26,9 @@ from tightship_platform.settings import DEFAULT_PORT, load_settings
 def server(host: str, port: int, workers: int) -> None:
     """Serve the API (/api/v1) and the dashboard.
 
-    Brings the database schema up to date first. On an address that other machines can reach, a token is required:
-    create one with `tightship token create`, or set TIGHTSHIP_TOKEN.
+    Brings the database schema up to date first. Every request needs a token. On 127.0.0.1 your own commands, agent and
+    browser have it (`tightship token link`); on an address that other machines can reach, create tokens with
+    `tightship token create`, or set TIGHTSHIP_TOKEN.
     """
     settings = load_settings()
     from tightship_platform.commands.listener import bind, certificate_files

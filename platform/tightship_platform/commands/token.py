@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.errors import Conflict
 from tightship_platform.results.token import BrowserSession, Token, UserTeam
 from tightship_platform.settings import load_settings
 from tightship_platform.units import parse_duration_ns, plural
@@ -25,6 +27,8 @@ def _lifetime_ns(expires: str | None) -> int | None:
 @click.group()
 def token() -> None:
     """Create, list, rotate and revoke tokens, directly in the database (TIGHTSHIP_DATABASE_URL).
+
+    Your own server on this machine needs none: see `tightship token link`.
 
     \b
     Scopes:
@@ -61,7 +65,6 @@ def create(
 
     engine.upgrade(settings)
     with engine.open_database(settings) as opened, opened.session() as session:
-        first = not auth.any_active(session)
         made = auth.create_token(
             session,
             name,
@@ -72,12 +75,29 @@ def create(
             lifetime_ns=_lifetime_ns(expires),
         )
     click.echo(made)
-    if first:
-        click.echo(
-            "This is the only active token: servers ask for tokens from their next start. "
-            "Agents, launchers and the command line send the one in TIGHTSHIP_TOKEN.",
-            err=True,
-        )
+
+
+@token.command()
+def link() -> None:
+    """Print a link that logs a browser in at your own server on this machine.
+
+    It works once, within five minutes. Whoever has no account of yours here needs a token instead.
+    """
+    settings = replace(load_settings(), token="")
+    from tightship_platform.client import ApiClient, ApiError
+    from tightship_platform.processes.login_codes import login_link
+
+    try:
+        with ApiClient(settings) as api:
+            api.get("/runs", {"limit": 1})
+    except ApiError as error:
+        if error.http_status not in (401, 403):
+            raise
+        raise Conflict(
+            f"{settings.server} is no server of yours with the home {settings.home}; "
+            f"log in at {settings.server}/login with a token, or set TIGHTSHIP_HOME to the server's"
+        ) from error
+    click.echo(login_link(settings.server, settings.home))
 
 
 @token.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tightship_platform.settings import DEFAULT_PORT, DEFAULT_SERVER, Settings, load_settings
+from tightship_platform.settings import DEFAULT_PORT, DEFAULT_SERVER, Settings, default_home, load_settings
 
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector
@@ -27,6 +28,7 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
     Logs are in $TIGHTSHIP_HOME/logs. A part that dies is started again, ever later the more often it dies.
     """
     settings = load_settings()
+    from tightship_platform.client import is_loopback
     from tightship_platform.processes.liveness import hold_lock
     from tightship_platform.processes.private_files import keep_files_private
     from tightship_platform.processes.supervisor import KILL_AFTER_S, Part, Supervisor, part_command
@@ -45,7 +47,7 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
         parts.append(Part(name="worker", command=part_command("worker", "--beat")))
     if not no_agent:
         parts.append(Part(name="agent", command=part_command("agent"), waits=True))
-    announcer = _announcer(replace(settings, server=url))
+    announcer = _announcer(replace(settings, server=url), is_local=is_loopback(host) and not settings.token)
     supervisor = Supervisor(parts, log_dir=settings.home / "logs", say=_say)
     try:
         supervisor.run(announcer)
@@ -62,9 +64,10 @@ def _say(line: str) -> None:
         return
 
 
-def _announcer(settings: Settings) -> Callable[[], bool]:
+def _announcer(settings: Settings, *, is_local: bool) -> Callable[[], bool]:
     """Says where the server is, once, as soon as the server answers; true from then on.
 
+    :param is_local: its user's browser gets in by a link.
     :raises Invalid: its certificate is to be checked by a file that is of no use.
     """
     import urllib.request
@@ -85,12 +88,27 @@ def _announcer(settings: Settings) -> Callable[[], bool]:
             next_look = now + 0.5
             answers = _is_well(opener, url)
             if answers:
-                _say(f"Dashboard: {url}")
-                if url != DEFAULT_SERVER:
-                    _say(f"Other shells need:\nexport TIGHTSHIP_SERVER={url}")
+                _announce(settings, is_local)
         return answers
 
     return look
+
+
+def _announce(settings: Settings, is_local: bool) -> None:
+    if is_local:
+        from tightship_platform.processes.login_codes import login_link
+
+        _say(f"Dashboard: {login_link(settings.server, settings.home)}")
+        _say("The link works once, within five minutes; `tightship token link` prints another.")
+    else:
+        _say(f"Dashboard: {settings.server}")
+    needed = {}
+    if settings.server != DEFAULT_SERVER:
+        needed["TIGHTSHIP_SERVER"] = settings.server
+    if is_local and settings.home != default_home():
+        needed["TIGHTSHIP_HOME"] = str(settings.home)
+    if needed:
+        _say("\n".join(["Other shells need:", *(f"export {name}={shlex.quote(needed[name])}" for name in needed)]))
 
 
 def _is_well(opener: OpenerDirector, url: str) -> bool:

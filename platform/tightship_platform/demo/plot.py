@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from tightship_platform.client import ApiClient
 from tightship_platform.demo.report import print_report
 from tightship_platform.errors import ServerUnreachable, TightshipError
+from tightship_platform.processes.login_codes import login_link
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode, fields_of
 from tightship_platform.results.demo import DemoResult
@@ -108,7 +109,8 @@ def run_demo(*, home: Path | None, port: int | None, seconds: int, leave: bool, 
             out = Console()
             print_report(result, out if out.is_terminal else Console(width=REPORT_WIDTH))
         if not leave:
-            console.print(f"\nDashboard: {settings.server}   (Ctrl-C ends the demo; data stay in {folder})")
+            console.print(f"\nDashboard: {login_link(settings.server, folder)}", soft_wrap=True)
+            console.print(f"The link works once, within five minutes. Ctrl-C ends the demo; data stay in {folder}")
             platform.wait()
     except KeyboardInterrupt:
         console.print("Stopping …")

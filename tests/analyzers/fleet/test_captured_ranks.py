@@ -13,6 +13,7 @@ import httpx
 import pytest
 from agent_rig import Rig
 from capture_jobs import ask, outcome, start_torch_job
+from processes import own
 from sqlalchemy import select
 from waiting import PATIENCE_S, wait_for
 
@@ -67,7 +68,9 @@ def test_the_platform_says_what_the_command_says(installation: Rig, tmp_path: Pa
         listed = findings.list_findings(session)
     answered = decode(RunAnalysis, installation.get(f"/captures/{key}/analysis"))
     assert answered == stored, "the API says what is stored"
-    page = httpx.get(f"http://127.0.0.1:{installation.port}/traces/{key}", trust_env=False, timeout=PATIENCE_S).text
+    auth = own(installation.environ)
+    address = f"http://127.0.0.1:{installation.port}/traces/{key}"
+    page = httpx.get(address, auth=auth, trust_env=False, timeout=PATIENCE_S).text
     assert headline(stored) in html.unescape(page).replace("\xa0", " "), "and the page"
     [late] = [one for one in stored.findings if one.rule == "straggling-rank"]
     assert late.rank == LATE and late.of_ranks
@@ -79,7 +82,7 @@ def test_the_platform_says_what_the_command_says(installation: Rig, tmp_path: Pa
     for rank in capture["ranks"]:
         url = f"http://127.0.0.1:{installation.port}{rank['url']}"
         path = folder / f"rank{rank['rank']}.json.gz"
-        path.write_bytes(httpx.get(url, trust_env=False, timeout=PATIENCE_S).content)
+        path.write_bytes(httpx.get(url, auth=auth, trust_env=False, timeout=PATIENCE_S).content)
         untraced_ns = stored.ranks[rank["rank"]].summary.untraced_step_ns
         wanted = Wanted(untraced_step_ns=untraced_ns, gaps=GAPS)
         parts.append(analyze_rank(str(path), wanted, label=f"rank {rank['rank']}"))

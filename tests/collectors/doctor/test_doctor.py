@@ -59,9 +59,8 @@ def test_a_healthy_installation_and_one_whose_server_goes_away(rig: Rig) -> None
         assert code == 0, rows
         assert rows["server"]["detail"].endswith(f"runs tightship {__version__}")
         assert [rows[name]["state"] for name in ("database", "broker", "clock", "token", "agent", "spool")] == [OK] * 6
-        assert (
-            rows["token"]["detail"] == "none set, none needed: every caller on the server's machine may do everything"
-        )
+        own_token = f"that of this user, in {rig.home / 'token'}, is accepted for ingest and read"
+        assert rows["token"]["detail"] == own_token
         assert rows["agent"]["detail"].startswith(f"{os.uname().nodename}: last heartbeat")
         assert rows["setting home"]["detail"] == f"{rig.home} (environment, TIGHTSHIP_HOME)"
         assert rows["setting host_name"]["detail"].endswith("(default)")

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from agent_rig import Rig, stop
 from capture_jobs import TorchJob, ask, outcome, start_torch_job
+from processes import own
 from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.jobs.control_file import read_rank_file
@@ -47,7 +48,9 @@ class Installation(Rig):
 
     def fetch(self, rank: dict[str, Any]) -> bytes:
         """The stored file of one rank."""
-        response = httpx.get(f"http://127.0.0.1:{self.port}{rank['url']}", trust_env=False, timeout=PATIENCE_S)
+        response = httpx.get(
+            f"http://127.0.0.1:{self.port}{rank['url']}", auth=own(self.environ), trust_env=False, timeout=PATIENCE_S
+        )
         assert response.status_code == 200
         assert hashlib.sha256(response.content).hexdigest() == rank["sha256"]
         assert len(response.content) == rank["bytes"]

@@ -175,8 +175,10 @@ def test_a_body_that_is_too_large_is_refused_before_its_end(fleet: Served, path:
     length = f"Content-Length: {400 * 2**20}" if announced else "Transfer-Encoding: chunked"
     piece = b"x" * (PAGE_MAX_BYTES + 1)
     sent = piece[:1000] if announced else b"%x\r\n%s\r\n" % (len(piece), piece)
+    (cookie,) = ("=".join(item) for item in fleet.cookie.items())
     for method in ("GET", "POST"):
-        head = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n{length}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n"
+        head += f"Content-Type: application/json\r\n{length}\r\n\r\n"
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sender:
             sender.sendall(head.encode() + sent)
             answer = HTTPResponse(sender, method=method)
@@ -236,7 +238,7 @@ def test_several_servers_in_one_process_do_not_mix(
 ) -> None:
     with (
         serving(make_platform_env().settings) as other,
-        httpx.Client(base_url=other.url, trust_env=False, timeout=PATIENCE_S) as client,
+        other.pages() as client,
     ):
         assert "no run held a device" in client.get("/", headers={"accept": "text/html"}).text
         assert "Nothing has reported yet" in route(client, "/").text
@@ -252,7 +254,7 @@ def test_names_with_markup_stay_text_in_the_document(make_platform_env: Callable
     with serving(make_platform_env().settings) as served, served.http() as api:
         record = run_record(workflow=name, owner='"><img src=x>', command=["python", "a\nb", "\x1b[31m"])
         assert api.post("/runs", json=record).status_code == 200
-        with httpx.Client(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
+        with served.pages() as client:
             for path in ("/runs", f"/runs/{record['run']}", "/runs?workflow=%3Cscript%3E"):
                 text = client.get(path, headers={"accept": "text/html"}).text
                 assert "<script>alert" not in text

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from api_calls import Served, serving
 from plan_requests import H100, slow_profile
-from processes import Running, answers
+from processes import Running, answers, own
 from services import free_port
 from sqlalchemy import select, update
 from waiting import PATIENCE_S, wait_for
@@ -39,6 +39,8 @@ class Page:
     """The page of plans as a browser on one server has it, without the browser."""
 
     url: str
+    environ: dict[str, str]
+    """Of its server."""
 
     def _call(self, output: str, inputs: dict[str, Any], state: dict[str, Any]) -> Any:
         names = output.strip(".").split("...")
@@ -50,13 +52,18 @@ class Page:
             "changedPropIds": list(inputs),
         }
         answer = httpx.post(
-            f"{self.url}/_dash-update-component", json=body, trust_env=False, timeout=PATIENCE_S
+            f"{self.url}/_dash-update-component",
+            json=body,
+            auth=own(self.environ),
+            trust_env=False,
+            timeout=PATIENCE_S,
         ).raise_for_status()
         return answer.json()["response"]
 
     def request(self, profile: str, **fields: str) -> str:
         """Press *Plan this profile*; the key of the request."""
-        listed = httpx.get(f"{self.url}/_dash-dependencies", trust_env=False, timeout=PATIENCE_S).json()
+        address = f"{self.url}/_dash-dependencies"
+        listed = httpx.get(address, auth=own(self.environ), trust_env=False, timeout=PATIENCE_S).json()
         [button] = [one["output"] for one in listed if one["inputs"][0]["id"] == "fit-plan-profile"]
         given = {f"fit-{name}.value": fields.get(name) for name in ("gpu", "memory", "host", "cores")}
         found = self._call(button, {"fit-plan-profile.n_clicks": 1}, {"fit-profile.value": profile} | given)
@@ -92,7 +99,7 @@ def kill(running: Running) -> None:
 def test_the_page_shows_the_plan_although_server_and_worker_were_killed_over_it(make_platform_env: Any) -> None:
     env = make_platform_env()
     ports, profile = (free_port(), free_port()), slow_profile(40)
-    first, second = (Page(f"http://127.0.0.1:{port}") for port in ports)
+    first, second = (Page(f"http://127.0.0.1:{port}", env.environ) for port in ports)
     with ExitStack() as stack, open_database(env.settings) as database:
 
         def start(*arguments: object) -> Running:
@@ -134,7 +141,7 @@ def served(make_platform_env: Any) -> Iterator[Served]:
 
 
 def test_each_state_of_a_request_is_said(served: Served) -> None:
-    page = Page(served.url)
+    page = Page(served.url, {"TIGHTSHIP_HOME": str(served.settings.home)})
     assert "This plan is no longer kept." in page.shown("nope")
     key = page.request("version: 7", **MACHINE)
     assert "Planning: waiting for a worker" in page.shown(key)

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import Running, tightship
+from processes import Running, own, tightship
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
@@ -40,7 +40,7 @@ def test_from_a_capture_to_the_same_losses_and_a_page_that_compares(
     train = (sys.executable, str(SCRIPT), *SIZES, "--steps")
     with (
         Running(environ, "up", "--port", str(port)) as up,
-        httpx.Client(base_url=base, trust_env=False, timeout=PATIENCE_S) as api,
+        httpx.Client(base_url=base, auth=own(environ), trust_env=False, timeout=PATIENCE_S) as api,
     ):
         up.hear("Dashboard:")
         with Running(environ, *launched, *train, "1000000") as plain:

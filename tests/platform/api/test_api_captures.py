@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from api_calls import HOST, RUN, Capture, Served, heartbeat, ok, refused, run_record, sha256, trace_file
+from api_calls import HOST, RUN, Capture, Served, authorization, heartbeat, ok, refused, run_record, sha256, trace_file
 from full_disk import no_file_beyond
 from services import free_port
 from sqlalchemy import select
@@ -132,6 +132,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(served: Served, http: httpx.Cl
     host, port = served.url.removeprefix("http://").split(":")
     head = (
         f"PUT /api/v1/captures/{capture.key}/traces/0?pid=100&host={HOST} HTTP/1.1\r\nHost: {host}\r\n"
+        f"{authorization(served.settings.home)}"
         f"Content-Length: {len(data)}\r\nX-SHA256: {sha256(data)}\r\n\r\n"
     )
     with socket.create_connection((host, int(port))) as connection:
@@ -151,6 +152,7 @@ def test_an_upload_that_falls_silent_is_given_up(
     host, port = served.url.removeprefix("http://").split(":")
     head = (
         f"PUT /api/v1/captures/{capture.key}/traces/0?pid=100&host={HOST} HTTP/1.1\r\nHost: {host}\r\n"
+        f"{authorization(served.settings.home)}"
         f"Content-Length: 1000\r\nX-SHA256: {sha256(b'')}\r\n\r\nhalf"
     )
     with socket.create_connection((host, int(port))) as connection:
@@ -218,7 +220,7 @@ def test_who_asked_is_what_the_token_says_and_is_written_down(platform_env: Any,
     assert audits(served) == [("cli", "token.create", "alice"), ("alice", "capture.request", answer["capture"])]
 
 
-def test_without_tokens_the_request_says_who_asked(served: Served, http: httpx.Client) -> None:
+def test_of_the_servers_own_user_the_request_says_who_asked(served: Served, http: httpx.Client) -> None:
     ok(http.post("/runs", json=run_record()))
     answer = ok(http.post("/captures", json={"target": RUN, "requested_by": "dashboard"}))
     assert answer["requested_by"] == "dashboard"

@@ -1,4 +1,4 @@
-"""Who gets in: tokens and their scopes, loopback without tokens, web pages of others, the login of the dashboard."""
+"""Who gets in: tokens and their scopes, loopback and its user, web pages of others, the login of the dashboard."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tightship_platform.api.auth import (
     LAST_USED_EVERY_NS,
     create_token,
     hash_token,
-    is_loopback,
     list_tokens,
     revoke_token,
     rotate_token,
 )
+from tightship_platform.client import is_loopback
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Audit, Token
 from tightship_platform.errors import Conflict, Invalid, NotFound
@@ -115,7 +115,7 @@ def test_an_expired_token_does_not_open_a_server(
     with serve(platform_env.settings).database.session() as session:
         create_token(session, "shift", [Scope.READ], lifetime_ns=DAY_NS)
     monkeypatch.setattr(auth, "now_ns", lambda: now_ns() + 2 * DAY_NS)
-    with serve(platform_env.settings).http() as http:
+    with serve(platform_env.settings).http("") as http:
         refused(http.get("/runs"), 401)
 
 
@@ -227,11 +227,16 @@ def test_the_last_use_is_noted_at_most_once_a_minute(closed: Served, monkeypatch
 # ---- open and closed -------------------------------------------------------------------------------------------------
 
 
-def test_loopback_without_any_token_is_open(platform_env: Any, serve: Callable[..., Served]) -> None:
+def test_loopback_takes_the_token_of_its_user_and_no_request_without_one(
+    platform_env: Any, serve: Callable[..., Served]
+) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         served = serve(platform_env.settings, host)
-        with served.http() as http:
+        with served.http() as http, served.http("") as nobody:
             ok(http.get("/runs"))
+            ok(http.post("/runs", json=run_record()))
+            refused(nobody.get("/runs"), 401, "TIGHTSHIP_HOME")
+            refused(nobody.post("/runs", json=run_record()), 401)
 
 
 def test_a_server_that_others_can_reach_needs_a_token(platform_env: Any, serve: Callable[..., Served]) -> None:
@@ -257,20 +262,21 @@ def test_a_server_that_others_can_reach_takes_no_token_that_can_be_guessed(
             ok(http.get("/runs"))
 
 
-def test_an_active_token_closes_a_loopback_server_too(platform_env: Any, serve: Callable[..., Served]) -> None:
+def test_a_server_takes_other_tokens_beside_that_of_its_user(platform_env: Any, serve: Callable[..., Served]) -> None:
     first = serve(platform_env.settings)
     made = token(first, Scope.READ)
     second = serve(platform_env.settings, "0.0.0.0")
-    third = serve(platform_env.settings)
-    for served in (second, third):
-        with served.http() as http:
-            refused(http.get("/runs"), 401)
+    for served in (first, second):
         with served.http(made) as http:
             ok(http.get("/runs"))
+            refused(http.post("/runs", json=run_record()), 403)
+    with first.http() as http, second.http(first.local_token) as elsewhere:
+        ok(http.get("/runs"))
+        refused(elsewhere.get("/runs"), 401)
     with first.database.session() as session:
         revoke_token(session, "t")
-    with serve(platform_env.settings).http() as http:
-        ok(http.get("/runs"))
+    with first.http(made) as http:
+        refused(http.get("/runs"), 401)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +304,7 @@ def test_what_is_loopback(host: str, expected: bool) -> None:
 def test_a_name_that_was_pointed_at_loopback_opens_nothing(served: Served, host: str) -> None:
     with served.http() as http:
         if host not in ("", "["):
-            refused(http.get("/runs", headers={"host": host}), 403, "without tokens")
+            refused(http.get("/runs", headers={"host": host}), 403, "own machine")
         assert http.get("/health", headers={"host": host}).status_code in (400, 403)
 
 
@@ -331,12 +337,14 @@ def test_a_page_of_the_server_itself_may_act(served: Served) -> None:
 @pytest.mark.parametrize(
     "header", ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP"]
 )
-def test_without_tokens_nobody_comes_through_a_proxy(served: Served, closed: Served, header: str) -> None:
+def test_with_the_token_of_its_user_nobody_comes_through_a_proxy(served: Served, closed: Served, header: str) -> None:
     """A proxy may write the server's own address into Host, as nginx does by default, and let in anybody."""
     for value in ("127.0.0.1", "", "203.0.113.9"):
         with served.http() as http:
-            refused(http.get("/runs", headers={header: value}), 403, "no proxy", header.lower(), "token create")
-            refused(http.post("/runs", json=run_record(), headers={header: value}), 403, "no proxy")
+            refused(
+                http.get("/runs", headers={header: value}), 403, "not through a proxy", header.lower(), "token create"
+            )
+            refused(http.post("/runs", json=run_record(), headers={header: value}), 403, "not through a proxy")
         with closed.http(ADMIN) as http:
             ok(http.get("/runs", headers={header: value}))
 
@@ -408,13 +416,6 @@ def test_a_cookie_is_not_taken_from_another_origin(closed: Served) -> None:
         pages.post("/login", data={"token": ADMIN})
         refused(pages.post("/api/v1/runs", json=run_record(), headers={"origin": "http://evil.example"}), 403)
         ok(pages.post("/api/v1/runs", json=run_record(), headers={"origin": closed.url}))
-
-
-def test_an_open_server_needs_no_login(served: Served) -> None:
-    with browser(served) as pages:
-        answer = pages.post("/login", data={"token": "whatever", "next": "/runs"})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/runs")
-        assert "set-cookie" not in answer.headers
 
 
 def test_a_token_in_a_query_opens_nothing(closed: Served) -> None:

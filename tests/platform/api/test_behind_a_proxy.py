@@ -88,7 +88,7 @@ def test_every_answer_carries_the_headers(served: Served, proxied: Served) -> No
         raise RuntimeError("a defect")
 
     served.app.add_api_route("/defect", defect, methods=["POST"])
-    with browser(served) as pages, browser(proxied) as strangers:
+    with served.pages() as pages, browser(proxied) as strangers:
         answers = {
             "api": pages.get("/api/v1/runs"),
             "page": pages.get("/"),
@@ -104,7 +104,7 @@ def test_every_answer_carries_the_headers(served: Served, proxied: Served) -> No
             "to login": strangers.get("/"),
             "no token": strangers.get("/api/v1/runs"),
         }
-    with browser(served) as pages:  # uvicorn closes its connection
+    with served.pages() as pages:  # uvicorn closes its connection
         answers["defect"] = pages.post("/defect")
     assert answers["defect"].status_code == 500
     for what, answer in answers.items():
@@ -114,7 +114,7 @@ def test_every_answer_carries_the_headers(served: Served, proxied: Served) -> No
 
 
 def test_no_page_may_run_what_is_not_its_own(served: Served, proxied: Served) -> None:
-    with browser(served) as pages, browser(proxied) as strangers:
+    with served.pages() as pages, browser(proxied) as strangers:
         page, login = pages.get("/"), strangers.get("/login")
     policy = page.headers["content-security-policy"]
     (scripts,) = re.findall(r"script-src ([^;]+)", policy)

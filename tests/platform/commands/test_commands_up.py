@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from processes import Running, answers, tightship
+from processes import Running, answers, own, tightship
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
@@ -35,7 +35,7 @@ class Up(Running):
     """`tightship up`, on a platform whose database had no schema."""
 
     def __init__(self, env: Any) -> None:
-        self.env, self.port = env, free_port()
+        self.env, self.port, self.link = env, free_port(), ""
         self.url = f"http://127.0.0.1:{self.port}"
         super().__init__(env.environ, "up", "--port", str(self.port))
 
@@ -50,8 +50,9 @@ def start_up(make_platform_env: Any) -> Iterator[Callable[[], Up]]:
             if not running or running[-1].process.poll() is not None:
                 up = stack.enter_context(Up(make_platform_env(migrated=False)))
                 running.append(up)
-                up.hear(f"Dashboard: {up.url}")
+                up.link = up.hear(f"Dashboard: {up.url}/login?code=").partition(": ")[2]
                 up.hear(f"export TIGHTSHIP_SERVER={up.url}")
+                up.hear(f"export TIGHTSHIP_HOME={up.env.home}")
                 up.hear("Worker of")
                 up.hear("agent  | ")
             return running[-1]
@@ -75,10 +76,19 @@ def part(up: Running, name: str) -> psutil.Process:
     return found[0]
 
 
-def hosts(url: str) -> list[Any]:
-    answer = httpx.get(f"{url}/api/v1/hosts", trust_env=False, timeout=PATIENCE_S)
+def hosts(up: Up) -> list[Any]:
+    answer = httpx.get(f"{up.url}/api/v1/hosts", auth=own(up.env.environ), trust_env=False, timeout=PATIENCE_S)
     found: list[Any] = answer.json()
     return found
+
+
+def test_a_browser_gets_in_by_the_link_once_and_no_token_is_said(up: Up) -> None:
+    with httpx.Client(headers={"accept": "text/html"}, trust_env=False, timeout=PATIENCE_S) as pages:
+        assert str(pages.get(up.link, follow_redirects=True).url) == f"{up.url}/"
+    assert httpx.get(up.link, trust_env=False, timeout=PATIENCE_S).status_code == 401
+    token = (up.env.home / "token").read_text().strip()
+    assert token not in up.output_so_far()
+    assert not [path for path in (up.env.home / "logs").iterdir() if token in path.read_text()]
 
 
 def test_a_second_one_in_the_same_home_is_one_line(up: Up) -> None:
@@ -105,7 +115,7 @@ def test_a_part_that_is_killed_comes_back(up: Up, name: str) -> None:
 def test_everything_comes_up_from_nothing_and_goes_on_ctrl_c(up: Up) -> None:
     family = up.family()
     assert {name for name in ("server", "worker", "agent") if part(up, name)} == {"server", "worker", "agent"}
-    wait_for(lambda: len(hosts(up.url)) == 1, "the agent's heartbeat")
+    wait_for(lambda: len(hosts(up)) == 1, "the agent's heartbeat")
     assert up.end(signal.SIGINT) == 0
     assert up.output().splitlines()[-1] == "All parts have ended."
     _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
@@ -159,7 +169,7 @@ def test_other_shells_hear_of_a_server_only_where_they_would_not_find_it(
 ) -> None:
     monkeypatch.setattr(up_command, "_is_well", lambda opener, url: True)
     for url in (DEFAULT_SERVER, "http://127.0.0.1:8123"):
-        assert up_command._announcer(Settings(server=url))()
+        assert up_command._announcer(Settings(server=url), is_local=False)()
     assert capsys.readouterr().out.splitlines() == [
         f"Dashboard: {DEFAULT_SERVER}",
         "Dashboard: http://127.0.0.1:8123",
