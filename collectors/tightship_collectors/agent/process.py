@@ -10,7 +10,8 @@ from types import FrameType
 
 from tightship_collectors.agent.agent import Agent
 from tightship_collectors.agent.enrolment import with_own_token
-from tightship_collectors.jobs.run_directory import make_private
+from tightship_collectors.agent.tidying import Tidying
+from tightship_collectors.jobs.run_directory import make_private, taken_runtime_dir
 from tightship_collectors.kineto.executor import CaptureExecutor
 from tightship_collectors.kineto.service import KinetoService
 from tightship_platform import __version__, validation
@@ -62,9 +63,13 @@ def run_agent(*, interval_ns: int, once: bool) -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     LOG.info("Agent %s of host %s reports to %s", __version__, settings.host_name, settings.server)
+    taken = taken_runtime_dir(settings.runtime_dir)
+    if taken is not None:
+        LOG.warning("%s is another user's: runs are in %s; have root remove it", taken, settings.runtime_dir)
     if once:
         agent.once()
     else:
+        Tidying(settings.runtime_dir).start()
         agent.run(stop)
     for lock in locks:
         lock.close()

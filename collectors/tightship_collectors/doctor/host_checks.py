@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tightship_collectors.delivery.spool import KINDS
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
-from tightship_collectors.jobs.run_directory import make_private
+from tightship_collectors.jobs.run_directory import make_private, taken_runtime_dir
 from tightship_collectors.sources.base import ABSENT, ERROR
 from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.host import HostSource
@@ -68,6 +68,11 @@ def names_socket_dir(library: Path) -> bool:
 
 def _runtime_dir(path: Path) -> Check:
     seen = f"{path}, {len(os.fsencode(path))} characters long"
+    taken = taken_runtime_dir(path)
+    if taken is not None:
+        detail = f"{taken} is another user's, so runs are in {path}, which goes with this user's last login"
+        advice = f"have root remove {taken}, or set TIGHTSHIP_RUNTIME_DIR"
+        return Check(check="runtime dir", state=NOTE, detail=detail, advice=advice)
     if not os.path.lexists(path):
         if _can_be_made(path):
             return Check(check="runtime dir", state=OK, detail=f"{seen}, is made when it is needed")

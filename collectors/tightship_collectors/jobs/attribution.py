@@ -6,7 +6,8 @@ is one that `tightship run` makes for exactly this user: named by the run key, i
 serves, owned by the process's user, mode 0700, and no symbolic link. Nobody else can make such a directory, so nobody
 can put a process of theirs into somebody else's run, or lead an agent that is root to another place.
 
-An agent serves its own `runtime_dir`; one that is root also serves the default directories of all other users. Runs
+An agent serves its own `runtime_dir`; where that is one of the default directories, the others of its user, too, as the
+launcher may have found another one taken; one that is root also serves the default directories of all other users. Runs
 elsewhere belong to another installation (the demo, a test) and are left alone.
 """
 
@@ -24,6 +25,7 @@ from tightship_collectors.jobs.live_run import HostRun
 from tightship_collectors.jobs.processes import Process, ProcessTable
 from tightship_collectors.jobs.ranks import MAX_FILES, read_ranks
 from tightship_collectors.sources.base import OK
+from tightship_platform.settings import runtime_dirs
 from tightship_platform.units import plural
 from tightship_platform.wire import SourceState
 
@@ -144,7 +146,9 @@ class Attribution:
     def _is_served(self, parent: Path, uid: int) -> bool:
         if parent == self._runtime_dir:
             return True
-        return self._own_uid == 0 and uid != 0 and parent == Path(f"/tmp/tightship-{uid}")  # noqa: S108
+        of_user = runtime_dirs(uid)
+        is_another = self._own_uid == 0 and uid != 0
+        return parent in of_user and (is_another or (uid == self._own_uid and self._runtime_dir in of_user))
 
     def _refuse(self, run: str, uid: int, why: str) -> None:
         refused = self._refused.setdefault(uid, {})

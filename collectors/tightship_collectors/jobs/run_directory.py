@@ -26,7 +26,9 @@ from pathlib import Path
 from tightship_collectors.jobs.control_file import FOLDER as RANKS
 from tightship_collectors.jobs.control_file import rank_path, read_rank_file
 from tightship_collectors.jobs.ranks import read_ranks
+from tightship_collectors.jobs.user_folder import acting_as
 from tightship_platform.errors import Invalid
+from tightship_platform.settings import runtime_dirs
 from tightship_platform.wire import RunRecord
 
 RECORD = "run.json"
@@ -35,10 +37,13 @@ TRACES = "traces"
 POLL_S = 1
 """How often a job asks for captures; Kineto's own default of 5 s would make every capture wait longer."""
 STALE_S = 86_400
-"""A directory that nobody lives in is removed when it is older than this."""
+"""A directory that nobody lives in is removed when it is older than this …"""
+IDLE_S = 3_600
+"""… or than this, where no trace waits in it for an agent that is away."""
 USER_CONF_MAX_BYTES = 65_536
 
 _KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_RUN_DIR = b"TIGHTSHIP_RUN_DIR="
 
 
 class RunDir:
@@ -108,7 +113,7 @@ def make_private(path: Path) -> None:
     private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
     if not private:
         seen = f"{path} (user {status.st_uid}, mode {stat.filemode(status.st_mode)})"
-        expected = "a directory of your own that nobody else can write; remove it or set another"
+        expected = "a directory of your own that nobody else can write; have root remove it, or set another"
         raise Invalid("TIGHTSHIP_RUNTIME_DIR", seen, expected)
 
 
@@ -148,31 +153,37 @@ def is_needed(path: Path) -> bool:
     return bool(read_ranks(path))
 
 
-def remove_stale(runtime_dir: Path, *, now_s: float | None = None) -> list[Path]:
-    """Remove directories of runs that ended long ago without a launcher to clean up; returns those removed.
+def remove_stale(runtime_dir: Path, *, uid: int | None = None, now_s: float | None = None) -> list[Path]:
+    """Remove directories of runs that ended without a launcher to clean up; returns those removed.
 
-    One goes when it is older than STALE_S, no launcher holds it, and no process of ours names it in its environment.
+    One goes when it is older than IDLE_S, or than STALE_S where something waits in it, no launcher holds it, and no
+    process names it in its environment.
+
+    :param uid: whose; what others than this process's user have is removed with that user's rights alone.
     """
-    now_s = time.time() if now_s is None else now_s
+    now_s, uid = time.time() if now_s is None else now_s, os.geteuid() if uid is None else uid
+    aged = list(_aged(runtime_dir, now_s - IDLE_S, uid))
+    inhabited = _inhabited() if aged else set()
     removed = []
-    for path in _aged(runtime_dir, now_s - STALE_S):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_inhabited(path):
-                shutil.rmtree(path, ignore_errors=True)
-                removed.append(path)
-        except OSError:
-            continue  # its launcher lives
-        finally:
-            os.close(fd)
+    with acting_as(uid):
+        for path, since_s in aged:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fsencode(path) not in inhabited and (since_s < now_s - STALE_S or not is_needed(path)):
+                    shutil.rmtree(path, ignore_errors=True)
+                    removed.append(path)
+            except OSError:
+                continue  # its launcher lives
+            finally:
+                os.close(fd)
     return removed
 
 
-def _aged(runtime_dir: Path, before_s: float) -> Iterator[Path]:
+def _aged(runtime_dir: Path, before_s: float, uid: int) -> Iterator[tuple[Path, float]]:
     try:
         entries = list(os.scandir(runtime_dir))
     except OSError:
@@ -180,19 +191,27 @@ def _aged(runtime_dir: Path, before_s: float) -> Iterator[Path]:
     for entry in entries:
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
-            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == uid
             if ours and status.st_mtime < before_s and _KEY.fullmatch(entry.name):
-                yield Path(entry.path)
+                yield Path(entry.path), status.st_mtime
 
 
-def _is_inhabited(path: Path) -> bool:
-    needle = b"\0TIGHTSHIP_RUN_DIR=" + os.fsencode(path) + b"\0"
+def _inhabited() -> set[bytes]:
+    """Run directories that processes name in their environment, as far as it can be read."""
+    found = set()
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):
-                if needle in b"\0" + (process / "environ").read_bytes():
-                    return True
-    return False
+                for variable in (process / "environ").read_bytes().split(b"\0"):
+                    if variable.startswith(_RUN_DIR):
+                        found.add(variable.removeprefix(_RUN_DIR))
+    return found
+
+
+def taken_runtime_dir(runtime_dir: Path) -> Path | None:
+    """Where this user's runs would be, had not somebody else made that directory; null: nobody did."""
+    choices = runtime_dirs(os.getuid())
+    return choices[0] if runtime_dir in choices[1:] else None
 
 
 def live_run_dir(environ: Mapping[str, str]) -> Path | None:
