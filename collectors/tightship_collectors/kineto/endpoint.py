@@ -55,6 +55,8 @@ class Endpoint:
         self.run = run
         self.socket = bound
         self.registered: set[int] = set()
+        self.turn = 0
+        """When the service last took datagrams from it, counted in turns."""
         self._identity = identity
 
     @classmethod

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 MAX_AGE_NS = 60 * NS_PER_MS
 """A question older than this is not answered; libkineto waits 90 ms."""
 BURST = 64
-"""Datagrams taken from one socket before the others have their turn."""
+"""Datagrams taken from the sockets of one user before those of the others have their turn."""
 MAX_PROCESSES = 1024
 """Processes remembered per run; a job has no reason to have more that poll."""
 
@@ -76,6 +76,7 @@ class KinetoService:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
+        self._turn = 0
         self._thread = threading.Thread(target=self._serve, name="kineto-service", daemon=True)
         self._thread.start()
 
@@ -173,33 +174,48 @@ class KinetoService:
 
     def _serve(self) -> None:
         while not self._closed:
-            flooded = False
+            endpoints = []
             for ready, _ in self._selector.select(timeout=1.0):
-                endpoint: Endpoint | None = ready.data
-                if endpoint is None:
+                if ready.data is None:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_read, 64)
-                    continue
-                with self._lock:
-                    try:
-                        flooded |= self._drain(endpoint)
-                    except Exception as error:
-                        # The socket of one run must not end the service of all the others; update() binds it again.
-                        log.exception("socket of run %s: %s", endpoint.run.run, error)
-                        self._dropped["socket error"] += 1
-                        if self._endpoints.get(endpoint.run.run) is endpoint:
-                            self._unbind(endpoint.run.run)
-            if flooded:
+                else:
+                    endpoints.append(ready.data)
+            if self._take_turns(endpoints):
                 time.sleep(0.01)  # bounds what a flood costs the host; an honest poll still has 80 ms
 
-    def _drain(self, endpoint: Endpoint) -> bool:
-        """Answer what is waiting; True if there is more than an honest run sends."""
+    def _take_turns(self, ready: list[Endpoint]) -> bool:
+        """Answer what waits, at most BURST of each user; True if a user sends more than honest runs do.
+
+        However many runs of a user are flooded, the others wait for BURST datagrams of theirs, not for as many of each.
+        """
+        left: dict[int, int] = {}
+        for endpoint in sorted(ready, key=lambda one: one.turn):
+            uid = endpoint.run.uid
+            left.setdefault(uid, BURST)
+            if left[uid] == 0:
+                continue
+            self._turn += 1
+            endpoint.turn = self._turn  # whoever did not come to be asked is first the next time
+            with self._lock:
+                try:
+                    left[uid] -= self._drain(endpoint, left[uid])
+                except Exception as error:
+                    # The socket of one run must not end the service of all the others; update() binds it again.
+                    log.exception("socket of run %s: %s", endpoint.run.run, error)
+                    self._dropped["socket error"] += 1
+                    if self._endpoints.get(endpoint.run.run) is endpoint:
+                        self._unbind(endpoint.run.run)
+        return 0 in left.values()
+
+    def _drain(self, endpoint: Endpoint, most: int) -> int:
+        """Answer what waits, up to so many datagrams; how many it took."""
         if endpoint.socket.fileno() < 0:  # closed by update() after select() had reported it
-            return False
-        for _ in range(BURST):
+            return 0
+        for taken in range(most):
             received = endpoint.receive()
             if received is None:
-                return False
+                return taken
             try:
                 if received.fault:
                     raise Malformed(received.fault)
@@ -221,7 +237,7 @@ class KinetoService:
             else:
                 endpoint.registered.add(received.pid)
                 self._reply(endpoint, received.address, encode_registered(len(endpoint.registered)))
-        return True
+        return most
 
     def _answer_poll(self, endpoint: Endpoint, address: str, pid: int, poll: Poll) -> None:
         key = (endpoint.run.run, pid)
