@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, CaptureAnalysis, Run, StoredPart, Trace
 from tightship_platform.database.trouble import is_away
 from tightship_platform.errors import Conflict, NotFound, TightshipError
+from tightship_platform.processes.scratch import scratch_folder
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.packed import Unpackable, pack
 from tightship_platform.tasks.app import SOFT_LIMIT_S
@@ -125,8 +125,8 @@ def _analyze(database: Database, artifacts: ArtifactStore, work: Work) -> None:
     outcome: RankPart | str
     body = b""
     try:
-        with tempfile.TemporaryDirectory(prefix="tightship-") as folder:
-            path = _local_copy(database, artifacts, trace.url, Path(folder) / f"rank-{trace.rank}.json.gz")
+        with scratch_folder() as folder:
+            path = _local_copy(database, artifacts, trace.url, folder / f"rank-{trace.rank}.json.gz")
             light: Path | None = None
             if second is not None:
                 light = path.with_name("second-pass.json.gz")

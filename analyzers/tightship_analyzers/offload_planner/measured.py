@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
@@ -15,6 +13,7 @@ from tightship_collectors.launch.environment import injected
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_platform.errors import TightshipError
+from tightship_platform.processes.scratch import scratch_folder
 
 RECORD_MAX_BYTES = 8 * 2**20
 _DTYPES = {"float32": Dtype.FP32, "bfloat16": Dtype.BF16, "float16": Dtype.FP16}
@@ -29,8 +28,8 @@ def measure_command(command: Sequence[str], *, steps: int, hardware: HardwareSpe
 
     :raises CannotProfile: there is no such command, or it ended without training a model of repeated blocks.
     """
-    with tempfile.TemporaryDirectory(prefix="tightship-measure-") as folder:
-        record = Path(folder) / "record.json"
+    with scratch_folder() as folder:
+        record = folder / "record.json"
         env = injected(os.environ) | {
             "TIGHTSHIP_OFFLOAD_MEASURE": str(record),
             "TIGHTSHIP_OFFLOAD_STEPS": str(steps),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO
 
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.traced import profile_of_trace
 from tightship_offload.errors import PlanError
 from tightship_platform.errors import TightshipError
+from tightship_platform.processes.scratch import scratch_folder
 from tightship_platform.results.plan_answer import PlanSource
 
 Fetch = Callable[[PlanSource, IO[bytes]], None]
@@ -32,8 +31,8 @@ def profile_of_workflow(found: Sequence[PlanSource], fetch: Fetch) -> tuple[Prof
 
 
 def _profile(source: PlanSource, fetch: Fetch) -> Profile:
-    with tempfile.TemporaryDirectory(prefix="tightship-plan-") as folder:
-        path = Path(folder) / f"rank-{source.rank}.json.gz"
+    with scratch_folder() as folder:
+        path = folder / f"rank-{source.rank}.json.gz"
         try:
             with path.open("wb") as file:
                 fetch(source, file)
