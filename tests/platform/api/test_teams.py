@@ -14,7 +14,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from waiting import PATIENCE_S
 
-from tightship_dashboard.pages import one_finding, one_run, one_trace, runs, where_do_device_hours_go, will_it_fit
+from tightship_dashboard.pages import (
+    is_the_collection_healthy,
+    one_finding,
+    one_run,
+    one_trace,
+    runs,
+    where_do_device_hours_go,
+    who_did_what,
+    will_it_fit,
+)
 from tightship_dashboard.server import routing
 from tightship_platform.api.auth import create_token
 from tightship_platform.api.scopes import route_scopes
@@ -182,8 +191,11 @@ LISTS = {
     ("GET", "/opportunities"): "/opportunities",
     ("GET", "/workflows"): "/workflows",
     ("GET", "/fleet"): "/fleet",
+    ("GET", "/collection"): "/collection",
 }
 """Routes of which each team gets its part, and the administrator all."""
+COUNTS = ("/fleet", "/collection")
+"""Of these, those that count what is a team's, and need not name it."""
 OF_NOBODY = {
     *(("GET", path) for path in ("/health", "/live", "/ready", "/store", "/openapi.json", "/hosts")),
 }
@@ -217,7 +229,7 @@ def test_a_token_sees_and_touches_what_is_its_teams_alone(team: str, fleet: Flee
     assert after == before
     for path, text in answers_of(own.http, fleet).items():
         assert not [mark for mark in other.marks if mark in text], path
-        if path != "/fleet":
+        if path not in COUNTS:
             assert [mark for mark in (*own.marks, own.names["workflow"]) if mark in text], path
     for filtered in (f"/captures?workflow={other.names['workflow']}", f"/runs?workflow={other.names['workflow']}"):
         assert ok(own.http.get(filtered)) == []
@@ -236,6 +248,8 @@ PAGES = {
     one_finding: "/findings/{finding}",
     one_trace: "/traces/{capture}",
     will_it_fit: "/will-it-fit?workflow={workflow}",
+    is_the_collection_healthy: "/collection",
+    who_did_what: "/audit",
 }
 OFFERS = {
     "output": "search.data",
@@ -282,7 +296,7 @@ def test_pages_and_the_search_show_a_teams_own_alone(fleet: Fleet) -> None:
 
 def test_an_administrator_sees_all_and_nobody_nothing(fleet: Fleet) -> None:
     for path, text in answers_of(fleet.admin, fleet).items():
-        if path not in ("/fleet", "/workflows"):
+        if path not in (*COUNTS, "/workflows"):
             assert all([mark for mark in team.marks if mark in text] for team in fleet.teams.values()), path
     with fleet.served.http("") as nobody:
         for call, _ in OF_ONE.values():
