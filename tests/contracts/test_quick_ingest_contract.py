@@ -10,13 +10,27 @@ from typing import Any
 import pytest
 from records import CPU, T0, S, batch, beat, ended, held, host_samples, live, run_samples, samples, started, steps
 from sqlalchemy import inspect, select
+from sqlalchemy.exc import IntegrityError
 
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Allocation, Base, Host, HostSample, Run, RunSample, Sample, StepStat
-from tightship_platform.ingest import quick
+from tightship_platform.database.locks import locked
+from tightship_platform.database.models import (
+    Allocation,
+    Base,
+    DirtyHour,
+    Host,
+    HostSample,
+    Run,
+    RunSample,
+    Sample,
+    StepStat,
+)
+from tightship_platform.database.round_trips import pipelined
+from tightship_platform.ingest import plain, quick
 from tightship_platform.ingest.known import KNOWN_NS, KnownHost, KnownHosts
-from tightship_platform.wire import BatchReceived
+from tightship_platform.ingest.quick import Delivery
+from tightship_platform.samples.dirty_hours import HOUR_NS
 
 NOW = T0 + 100 * S
 Body = dict[str, Any]
@@ -56,16 +70,24 @@ def _batch(host: str, run: str, now: int) -> Body:
     )
 
 
-def _quick_batch(database: Database, known: KnownHosts, body: Body, now: int) -> BatchReceived | None:
-    read = quick.read_batch(json.dumps(_without_nulls(body)).encode())
-    if read is None:
-        return None
-    host = known.get("agent", read.host, now)
-    with database.session() as session:
-        received = quick.quick_batch(session, read, host, now) if host is not None else None
-        if received is None:
-            session.rollback()
-    return received
+def _quick_batch(database: Database, known: KnownHosts, body: Body, now: int) -> object:
+    delivery = _plain_batch(known, body, now)
+    return delivery.answer if delivery is not None and _store(database, delivery) else None
+
+
+def _plain_batch(known: KnownHosts, body: Body, now: int) -> Delivery | None:
+    read = plain.read_batch(json.dumps(_without_nulls(body)).encode())
+    host = None if read is None else known.get("agent", read.host, now)
+    return None if read is None or host is None else quick.plain_batch(read, host, now)
+
+
+def _store(database: Database, *deliveries: Delivery) -> list[Delivery]:
+    """Those that were stored together."""
+    with pipelined(database) as session:
+        stored = quick.store(session, deliveries)
+    for delivery in stored:
+        delivery.remember()
+    return stored
 
 
 def _without_nulls(value: Any) -> Any:
@@ -124,15 +146,12 @@ def quick_as_long(body: Body) -> Any:
 
 
 def _quick_beat(database: Database, known: KnownHosts, stated: Any, now: int) -> bool:
-    read = quick.read_heartbeat(json.dumps(asdict(stated)).encode())
+    read = plain.read_heartbeat(json.dumps(asdict(stated)).encode())
     assert read is not None
     host = known.get("agent", read.host, now)
     assert host is not None
-    with database.session() as session:
-        taken = quick.quick_heartbeat(session, read, host, now)
-        if not taken:
-            session.rollback()
-    return taken
+    delivery = quick.plain_heartbeat(read, host, now)
+    return delivery is not None and bool(_store(database, delivery))
 
 
 def _set(*path: str | int, to: Any) -> Callable[[Body], None]:
@@ -156,7 +175,7 @@ NOT_PLAIN = {
     "a device described again": _set("devices", 0, "name", to="Another"),
     "a run that is new": _set("run_samples", 0, "run", to="c3"),
     "a host that is new": _set("host", to="h9"),
-    "an old sample": _set("samples", 0, "time_ns", to=NOW - 400 * S),
+    "a sample of another day": _set("samples", 0, "time_ns", to=NOW - 86_401 * S),
     "a sample far ahead": _set("samples", 0, "time_ns", to=NOW + 400 * S),
     "a step far ahead": _set("steps", 0, "last_step_ns", to=NOW + 400 * S),
     "an allocation that ends": _set("allocations", 0, "end_ns", to=NOW),
@@ -239,3 +258,66 @@ def test_what_is_known_is_forgotten_in_time_and_is_one_callers_own(database: Dat
     assert known.get("somebody", "h1", NOW) is None
     assert known.get("agent", "h1", NOW + KNOWN_NS) is None
     assert known.get("agent", "h1", NOW - KNOWN_NS) is None
+
+
+def test_what_comes_together_is_stored_together(database: Database) -> None:
+    """A run that has ended, and a second batch of one host, go the long way; nothing else does."""
+    now = NOW + 5 * S
+    bodies = [(f"h{number}", f"r{number}") for number in range(4)]
+    deliveries = []
+    for host, run in bodies:
+        known = _first(database, host, run)
+        for _ in range(2):
+            made = _plain_batch(known, _batch(host, run, now), now)
+            assert made is not None
+            deliveries.append(made)
+    with database.session() as session:
+        ingest.apply_run(session, ended("r2", end_ns=NOW, host="h2"), now=NOW)
+    before = _of(database, "h2", "r2")
+    stored = _store(database, *deliveries)
+    assert [id(one) for one in stored] == [id(deliveries[number]) for number in (0, 2, 6)]
+    assert _of(database, "h2", "r2") == before
+    for host, run in (bodies[0], bodies[1], bodies[3]):
+        assert [row["time_ns"] for row in _of(database, host, run)[2]] == [now - 2 * S, now - S, now]
+
+
+@pytest.mark.parametrize("database", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+@pytest.mark.parametrize("held", [Host, Run])
+def test_who_is_held_by_somebody_else_is_waited_for_by_nobody(database: Database, held: type[Base]) -> None:
+    now = NOW + 5 * S
+    one, other = (
+        _plain_batch(_first(database, host, run), _batch(host, run, now), now)
+        for host, run in (("h1", "a1"), ("h2", "b2"))
+    )
+    assert one is not None and other is not None
+    with database.session() as session:
+        locked(session, select(held).order_by(held.id).limit(1))  # type: ignore[attr-defined]
+        stored = _store(database, one, other)
+        assert [id(delivery) for delivery in stored] == [id(other)]
+    assert _of(database, "h1", "a1")[2] == []
+    assert len(_of(database, "h2", "b2")[2]) == 3
+
+
+def test_a_fault_leaves_nothing_of_those_that_came_together(database: Database) -> None:
+    """A device that is gone, as a host's removal leaves it."""
+    now = NOW + 5 * S
+    made = [
+        _plain_batch(_first(database, host, run), _batch(host, run, now), now)
+        for host, run in (("h1", "a1"), ("h2", "b2"))
+    ]
+    deliveries = [one for one in made if one is not None]
+    deliveries[1].device_ids = [10**6] * 3
+    with pytest.raises(IntegrityError):
+        _store(database, *deliveries)
+    assert _of(database, "h1", "a1")[2] == _of(database, "h2", "b2")[2] == []
+    assert len(_store(database, deliveries[0])) == 1
+
+
+def test_old_samples_of_the_day_have_their_hours_rolled_up_again(database: Database) -> None:
+    known = _first(database, "h1", "a1")
+    for after_s in (-4000, -400, 5):
+        delivery = _plain_batch(known, _batch("h1", "a1", NOW + after_s * S), NOW + 5 * S)
+        assert delivery is not None and _store(database, delivery)
+    with database.session() as session:
+        hours = {row.hour_ns for row in session.scalars(select(DirtyHour))}
+    assert hours == {(NOW + after_s * S) // HOUR_NS * HOUR_NS for after_s in (-4002, -4000, -402, -400)}

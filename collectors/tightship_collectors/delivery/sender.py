@@ -1,5 +1,8 @@
 """Carries what the agent knows to the server: heartbeats at once, spooled records in order.
 
+After an outage, what is happening now does not wait for all that was saved up: records of the last FRESH_NS and older
+ones take turns, each in order.
+
 One thread, so that a slow network never delays a sample. What an answer means:
 
 | answer | what happens |
@@ -32,7 +35,7 @@ from tightship_collectors.delivery.spool import Entry, Spool
 from tightship_platform.client import ApiClient, ApiError
 from tightship_platform.errors import ServerUnreachable
 from tightship_platform.processes.metrics import METRICS
-from tightship_platform.units import plural
+from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat
 
 LOG = logging.getLogger(__name__)
@@ -43,6 +46,7 @@ MAX_PAUSE_S = 30.0
 MAX_HEARTBEAT_PAUSE_S = 5.0
 MAX_HEARTBEAT_DELAY_S = 0.3
 """How long a heartbeat lets records go before it."""
+FRESH_NS = 30 * NS_PER_S
 LOOK_FOR_RECORDS_S = 5.0
 """How often the folder is looked into where launchers leave the records that they could not deliver."""
 PATHS = {"runs": "/runs", "batches": "/batches"}
@@ -68,6 +72,7 @@ class Sender:
         self._heartbeat_pause = Pause(MAX_HEARTBEAT_PAUSE_S)
         self._entry_pause = Pause(MAX_PAUSE_S)
         self._held_back = HeldBack()
+        self._is_turn_of_old = False
         self._attempts: tuple[str, int] = ("", 0)
         self._look_at_s = 0.0
         self._outage = ""
@@ -149,10 +154,16 @@ class Sender:
             self._look_at_s = now_s + LOOK_FOR_RECORDS_S
             if not self._take_records():
                 return False
-        entry = self._spool.peek(self._held_back.waiting())
+        entry = self._next()
         if entry is None:
             return False
         return self._send(entry.name, PATHS[entry.kind], entry.body, self._spool_done(entry), self._spool_aside(entry))
+
+    def _next(self) -> Entry | None:
+        waiting = self._held_back.waiting()
+        self._is_turn_of_old = not self._is_turn_of_old
+        fresh = None if self._is_turn_of_old else self._spool.peek(waiting, since_ns=now_ns() - FRESH_NS)
+        return fresh or self._spool.peek(waiting)
 
     def _is_heartbeat_due(self, now_s: float) -> bool:
         """Records go first, as what they say is more exact, but a backlog does not hold a heartbeat up."""

@@ -81,20 +81,22 @@ class Spool:
             self._to_disk()
             self._bound()
 
-    def peek(self, skip: Collection[str] = ()) -> Entry | None:
+    def peek(self, skip: Collection[str] = (), *, since_ns: int = 0) -> Entry | None:
         """The oldest entry; None when there is none. It stays until `done` or `set_aside`.
 
         :param skip: names of entries that are passed over.
+        :param since_ns: so are those that came before this time.
         """
+        first = f"{max(0, since_ns):020d}"
         with self._lock:
-            while (name := next((name for name, _ in self._files if name not in skip), None)) is not None:
+            while (name := self._oldest(skip, first)) is not None:
                 try:
                     return _read(self._queue_dir / name)
                 except FileNotFoundError:
                     self._forget(name)
                 except (OSError, ValueError) as error:
                     self._move_aside(name, str(error))
-            return next((entry for entry in self._memory if entry.name not in skip), None)
+            return next((entry for entry in self._memory if entry.name >= first and entry.name not in skip), None)
 
     def done(self, entry: Entry) -> None:
         """The server has it."""
@@ -161,6 +163,16 @@ class Spool:
         if self.dropped > before and not self._said_dropped:
             self._said_dropped = True
             LOG.warning("The spool %s is full: the oldest records are dropped", self._queue_dir)
+
+    def _oldest(self, skip: Collection[str], first: str) -> str | None:
+        if not self._files or self._files[0][0] >= first:
+            return next((name for name, _ in self._files if name not in skip), None)
+        found = None
+        for name, _ in reversed(self._files):  # what came lately stands at the end of a long row
+            if name < first:
+                break
+            found = found if name in skip else name
+        return found
 
     def _forget(self, name: str) -> bool:
         for place, (known, size) in enumerate(self._files):

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from tightship_platform import __version__
 from tightship_platform.api.auth import Access, local_token
 from tightship_platform.api.bodies import BodyLimit
+from tightship_platform.api.deliveries import Deliveries, Groups
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.figures import Figures
@@ -23,6 +24,7 @@ from tightship_platform.api.measured import Measured
 from tightship_platform.api.polls import Polls
 from tightship_platform.api.probes import Probes
 from tightship_platform.api.rates import Rates
+from tightship_platform.api.recalled_tokens import RecalledTokens
 from tightship_platform.api.refusals import Refusals
 from tightship_platform.api.sso import single_sign_on
 from tightship_platform.database.engine import open_database
@@ -76,6 +78,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        groups.close()
         database.close()
         probes.close()
 
@@ -88,6 +91,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # /metrics is ours; FastAPI would look for OpenTelemetry at each request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
     app.state.database = database
@@ -96,6 +101,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.drain = Drain(settings.drain_s)
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
+    groups = Groups(database)
     app.state.polls = Polls(database)
     app.state.host_rates = Rates(settings.requests_per_host, "TIGHTSHIP_REQUESTS_PER_HOST")
     app.state.refusals = Refusals(database)
@@ -109,9 +115,15 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
             mount(app, settings)
     # Added last, so that they are outermost: before the dashboard's own layers too.
     app.add_middleware(BodyLimit)
+    app.add_middleware(Deliveries, groups=groups, known_hosts=app.state.known_hosts)
     token_rates = Rates(settings.requests_per_token, "TIGHTSHIP_REQUESTS_PER_TOKEN")
     app.add_middleware(
-        Gate, rates=token_rates, access=access, refusals=app.state.refusals, public_url=settings.public_url
+        Gate,
+        rates=token_rates,
+        access=access,
+        recalled=RecalledTokens(access, database),
+        refusals=app.state.refusals,
+        public_url=settings.public_url,
     )
     return app
 

@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import threading
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from tightship_platform.settings import Settings
 
 LAST_USED_EVERY_NS = 60 * NS_PER_S
-RECALL_S = 1.0
-"""How long an agent's deliveries are still taken with a token that was revoked meanwhile."""
 _TOKEN_MAX = 512
 _LIFETIME_MAX_NS = 36_500 * 86_400 * NS_PER_S
 ENVIRONMENT_LEAST = 20
@@ -150,46 +147,17 @@ class Access:
         given = ((settings.token, ENVIRONMENT), (local_token, LOOPBACK))
         self._given = [(hash_token(token), caller) for token, caller in given if token]
         self._database = database
-        self._recalled: dict[str, Caller] = {}
-        self._recalled_s = -RECALL_S
-        self._recalling = threading.Lock()
 
-    def recall(self, token: str) -> Caller | None:
-        """As `recognise`, without the database, for what agents send all the time; null: ask `recognise_again`."""
-        digest = hash_token(token)
-        given = self._of_settings(digest)
-        if given is not None:
-            return given
-        return self._recalled.get(digest) if time.monotonic() - self._recalled_s < RECALL_S else None
-
-    def _of_settings(self, digest: str) -> Caller | None:
+    def given(self, digest: str) -> Caller | None:
+        """The caller with TIGHTSHIP_TOKEN or the local user's token; null: it is another token."""
         return next((caller for known, caller in self._given if hmac.compare_digest(digest, known)), None)
-
-    def recognise_again(self, token: str) -> Caller | None:
-        """As `recognise`, and reads all tokens that `recall` may know for the next RECALL_S."""
-        if time.monotonic() - self._recalled_s >= RECALL_S and self._recalling.acquire(blocking=False):
-            try:
-                began_s, now = time.monotonic(), now_ns()
-                with self._database.session() as session:
-                    self._recalled = {
-                        row.sha256: _caller_of(row)
-                        for row in session.scalars(select(Token).where(Token.revoked_ns.is_(None)))
-                        # The others are looked at one by one, which writes down that they are used, or says why not.
-                        if (row.expires_ns is None or row.expires_ns > now + int(RECALL_S * NS_PER_S))
-                        and row.last_used_ns is not None
-                        and 0 <= now - row.last_used_ns < LAST_USED_EVERY_NS
-                    }
-                self._recalled_s = began_s
-            finally:
-                self._recalling.release()
-        return self.recognise(token)
 
     def recognise(self, token: str) -> Caller | None:
         """The caller behind a token, who has no scopes once it has expired; null when it is unknown or revoked."""
         if not token or len(token) > _TOKEN_MAX:
             return None
         digest, now = hash_token(token), now_ns()
-        given = self._of_settings(digest)
+        given = self.given(digest)
         if given is not None:
             return given
         with self._database.session() as session:
@@ -201,7 +169,7 @@ class Access:
                 return None
             if row.expires_ns is not None and row.expires_ns <= now:
                 return Caller(name=row.name, scopes=frozenset(), expired_ns=row.expires_ns)
-            caller = _caller_of(row)
+            caller = caller_of(row)
             if row.last_used_ns is None or now - row.last_used_ns >= LAST_USED_EVERY_NS:
                 # Once more in SQL: of many requests at once, one writes.
                 session.execute(
@@ -214,8 +182,14 @@ class Access:
             return caller
 
 
-def _caller_of(row: Token) -> Caller:
-    return Caller(name=row.name, scopes=_known(row.scopes), host=row.host_name, user=row.user_name, team=row.team)
+def caller_of(row: Any) -> Caller:
+    """Who has this token.
+
+    :param row: a valid `Token`, or its columns.
+    """
+    return Caller(
+        name=row.name, scopes=_known(tuple(row.scopes)), host=row.host_name, user=row.user_name, team=row.team
+    )
 
 
 def open_sessions() -> Select[BrowserSession]:
@@ -226,10 +200,11 @@ def open_sessions() -> Select[BrowserSession]:
 def _caller_in(begun: BrowserSession, now: int) -> Caller:
     if begun.expires_ns <= now:
         return Caller(name=begun.name, scopes=frozenset(), expired_ns=begun.expires_ns, is_session=True)
-    return Caller(name=begun.name, scopes=_known(begun.scopes), team=begun.team, is_session=True)
+    return Caller(name=begun.name, scopes=_known(tuple(begun.scopes)), team=begun.team, is_session=True)
 
 
-def _known(names: Iterable[Any]) -> frozenset[Scope]:
+@lru_cache(maxsize=256)
+def _known(names: tuple[Any, ...]) -> frozenset[Scope]:
     """Scopes of a stored token; one that this release does not know grants nothing."""
     return frozenset(Scope(name) for name in names if name in {scope.value for scope in Scope})
 

@@ -50,7 +50,7 @@ class BodyLimit:
         except (TooLarge, Stalled) as error:
             await as_response(error)(scope, receive, send)
             return
-        await self.app(scope, _first(body, receive), send)
+        await self.app(scope, first(body, receive), send)
 
 
 async def read_body(request: Request, *, most: int, what: str) -> bytes:
@@ -76,7 +76,7 @@ async def read_body(request: Request, *, most: int, what: str) -> bytes:
     return b"".join(chunks)
 
 
-def _first(body: bytes, receive: Receive) -> Receive:
+def first(body: bytes, receive: Receive) -> Receive:
     """`receive` that gives out a body which was read from it, and then what follows."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

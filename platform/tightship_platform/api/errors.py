@@ -21,6 +21,7 @@ from tightship_platform.errors import TightshipError
 
 log = logging.getLogger(__name__)
 
+_BUSY = "Too many requests wait for the database; try again"
 _SHOWN = 100
 """Longest part of somebody's value that an error line repeats."""
 
@@ -32,6 +33,13 @@ def as_response(error: TightshipError) -> JSONResponse:
     if isinstance(error, TooManyRequests):
         return line(str(error), error.http_status, {"retry-after": str(math.ceil(error.wait_s))})
     return line(str(error), error.http_status, headers.get(error.http_status))
+
+
+def outside_of_routes(error: TightshipError | PoolTimeout | DBAPIError) -> JSONResponse:
+    """A failure in a layer that stands outside of the API's own error handlers."""
+    if isinstance(error, TightshipError):
+        return as_response(error)
+    return database_trouble(error) if isinstance(error, DBAPIError) else line(_BUSY, 503)
 
 
 def line(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -100,7 +108,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(PoolTimeout)
     async def _busy(_request: Request, _error: PoolTimeout) -> JSONResponse:
-        return line("Too many requests wait for the database; try again", 503)
+        return line(_BUSY, 503)
 
     @app.exception_handler(ClientDisconnect)
     async def _gone(_request: Request, _error: ClientDisconnect) -> JSONResponse:

@@ -8,7 +8,6 @@ few in `PUBLIC`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote
 
@@ -22,8 +21,9 @@ from starlette.types import Scope as Connection
 
 from tightship_platform.api import sso
 from tightship_platform.api.auth import LOOPBACK, Access, Caller, require, set_caller
-from tightship_platform.api.errors import as_response, database_trouble, line
+from tightship_platform.api.errors import as_response, outside_of_routes
 from tightship_platform.api.rates import Rates
+from tightship_platform.api.recalled_tokens import RecalledTokens
 from tightship_platform.api.refusals import Refusals
 from tightship_platform.client import API, is_loopback
 from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
@@ -36,7 +36,7 @@ PUBLIC = ("/login", "/logout", sso.START, sso.CALLBACK)
 PROBED = (f"{API}/live", f"{API}/ready")
 """Routes for which nobody's token is looked up: they answer also when the database does not."""
 DELIVERIES = (f"{API}/hosts/heartbeat", f"{API}/batches", f"{API}/captures/lease")
-"""Routes that agents call all the time: their tokens are looked up once a second for all."""
+"""Routes that agents call all the time."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s]+)(:\d+)?", re.IGNORECASE | re.ASCII)
 _BY_PROXY = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*", re.ASCII)
 """Headers that proxies add."""
@@ -46,9 +46,18 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 class Gate:
     """ASGI layer that recognises the caller and turns away whom no route should see."""
 
-    def __init__(self, app: ASGIApp, access: Access, refusals: Refusals, rates: Rates, public_url: str = "") -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        recalled: RecalledTokens,
+        refusals: Refusals,
+        rates: Rates,
+        public_url: str = "",
+    ) -> None:
         self.app = app
         self.access = access
+        self.recalled = recalled
         self.refusals = refusals
         self.rates = rates
         self.public_url = public_url
@@ -81,12 +90,8 @@ class Gate:
             if _wants_page(request):
                 return RedirectResponse(f"/login?next={quote(_target(request), safe='')}", status_code=303)
             return as_response(error)
-        except TightshipError as error:
-            return as_response(error)
-        except PoolTimeout:
-            return line("Too many requests wait for the database; try again", 503)
-        except DBAPIError as error:  # this layer stands outside of the API's own error handlers
-            return database_trouble(error)
+        except (TightshipError, PoolTimeout, DBAPIError) as error:
+            return outside_of_routes(error)
         return None
 
     async def _recognise(self, request: HTTPConnection) -> Caller | None:
@@ -96,14 +101,15 @@ class Gate:
         if not token:
             return None
         if request.scope["path"] in DELIVERIES:
-            caller = self.access.recall(token)
+            caller = await self.recalled.caller(token)
             if caller is LOOPBACK:
                 require_direct(request)
-            return caller or await run_in_threadpool(self._look_up, self.access.recognise_again, token, request)
-        return await run_in_threadpool(self._look_up, self.access.recognise, token, request)
+            if caller is not None:
+                return caller
+        return await run_in_threadpool(self._look_up, token, request)
 
-    def _look_up(self, recognise: Callable[[str], Caller | None], token: str, request: HTTPConnection) -> Caller | None:
-        caller = recognise(token)
+    def _look_up(self, token: str, request: HTTPConnection) -> Caller | None:
+        caller = self.access.recognise(token)
         if caller is LOOPBACK and request.scope["path"] not in PUBLIC:
             require_direct(request)
         if caller is None:

@@ -8,6 +8,7 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tightship_platform.api.gate import DELIVERIES
 from tightship_platform.client import API, REQUEST_ID
 from tightship_platform.logs import new_request_id, set_request_id
 from tightship_platform.processes.metrics import METRICS
@@ -51,6 +52,8 @@ class Measured:
 
 def _route(scope: Scope) -> str:
     """The pattern of the path, not the path: what somebody invents must make no new figure."""
+    if scope["path"] in DELIVERIES:
+        return str(scope["path"])
     path = getattr(scope.get("route"), "path", None)
     if isinstance(path, str) and scope["path"].startswith((API + "/", "/metrics", "/log")):
         return path

@@ -12,8 +12,10 @@ from tightship_platform.api.auth import current_caller
 from tightship_platform.database.engine import Database
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.ingest.known import KnownHosts
+from tightship_platform.processes.metrics import METRICS
 from tightship_platform.results.codec import fields_of
 from tightship_platform.settings import Settings
+from tightship_platform.units import NS_PER_S, now_ns
 
 
 async def _database(request: Request) -> Database:
@@ -60,6 +62,16 @@ def count_request(request: Request, host: str) -> None:
         caller = current_caller()
         name = f"{caller.name if caller else ''}\0{host}"
         request.app.state.host_rates.take(name, f"Host {host[:100]!r}")
+
+
+def count_stored(rows: int, sampled_ns: int | None) -> None:
+    """Count rows of a batch that are stored.
+
+    :param sampled_ns: time of its newest sample; None: it has none.
+    """
+    METRICS.count("tightship_ingest_rows_total", "stored", by=rows)
+    if sampled_ns is not None:
+        METRICS.observe("tightship_ingest_lag_seconds", max(0, now_ns() - sampled_ns) / NS_PER_S)
 
 
 class Answer(JSONResponse):

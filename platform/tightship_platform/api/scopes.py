@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,8 @@ _OF_ALL_TEAMS = (Scope.INGEST, Scope.ENROL)
 """What is sent may be about a run of another team, which is refused for that."""
 _DEPTH_MAX = 32
 _INT_LIMIT = 2**63
-_LATER = 256 * 1024
+LATER = 256 * 1024
 """Bodies from this size on are read on the thread pool, so that they do not hold up the event loop."""
-
-
-Quick = Callable[[Request, bytes], Awaitable[Response | None]]
-"""Answers a request from the bytes of its body; None: it takes the usual way."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +42,18 @@ class _Declared:
 
     scope: Scope | None
     row_lists: tuple[str, ...] = ()
-    quick: Quick | None = None
 
     async def __call__(self) -> None:
         """Nothing left to do when FastAPI gets here."""
 
 
-def needs(scope: Scope | None, *, row_lists: tuple[str, ...] = (), quick: Quick | None = None) -> params.Depends:
+def needs(scope: Scope | None, *, row_lists: tuple[str, ...] = ()) -> params.Depends:
     """Declare in a route's `dependencies` which scope it needs; None: anybody may call it.
 
     :param row_lists: lists of the body of which a row that cannot be read is left out and counted, as `Refused`; a
         fault elsewhere refuses the whole body, as in every other route.
-    :param quick: a shorter way for bodies that need no second look.
     """
-    return params.Depends(_Declared(scope, row_lists, quick))
+    return params.Depends(_Declared(scope, row_lists))
 
 
 def declared(route: APIRoute) -> _Declared | None:
@@ -75,7 +69,7 @@ class ScopedRoute(APIRoute):
         declaration = declared(self)
         if declaration is None:
             raise TypeError(f"Route {self.path} declares no scope; add dependencies=[needs(Scope.…)]")
-        scope, row_lists, quick = declaration.scope, declaration.row_lists, declaration.quick
+        scope, row_lists = declaration.scope, declaration.row_lists
         has_body = self.body_field is not None
         inner = super().get_route_handler()
 
@@ -91,10 +85,6 @@ class ScopedRoute(APIRoute):
                 see_team(None)
             checked = _CheckedRequest(request.scope, request.receive)
             checked.state.refused_rows = RefusedRows()
-            if quick is not None and len(body := await checked.body()) <= _LATER:
-                answer = await quick(checked, body)
-                if answer is not None:
-                    return answer
             if has_body:
                 await checked.prepare(row_lists)  # FastAPI would hide what this says behind "error parsing the body"
             try:
@@ -135,7 +125,7 @@ class _CheckedRequest(Request):
         body = await self.body()
         refused = self.state.refused_rows
         with contextlib.suppress(json.JSONDecodeError):
-            if len(body) > _LATER:
+            if len(body) > LATER:
                 self._json = await run_in_threadpool(_decode, body, row_lists, refused)
             else:
                 self._json = _decode(body, row_lists, refused)

@@ -20,7 +20,7 @@ from tightship_platform.captures.analysis import (
     renew_work,
     trace_analyzed,
 )
-from tightship_platform.captures.leases import leasable_runs, lease, report
+from tightship_platform.captures.leases import check_lease, leasable_runs, lease, report
 from tightship_platform.captures.requests import request, resolve_run
 from tightship_platform.captures.schedules import request_scheduled_captures, set_schedule
 from tightship_platform.captures.sweep import SweepResult, run_ended, sweep
@@ -33,6 +33,7 @@ __all__ = [
     "Work",
     "analyze_again",
     "analyzed",
+    "check_lease",
     "check_trace",
     "claim_work",
     "count_waiting",

@@ -58,10 +58,9 @@ def lease(
     :raises Forbidden: captures wait, and the reporter may not speak for this host.
     """
     now = now_ns() if now is None else now
-    host = validation.name("Host", request.host)
-    if len(request.runs) > MAX_RUNS:
-        raise Invalid("Number of runs", len(request.runs), f"at most {MAX_RUNS}")
-    waiting = _waiting(session, [validation.key("Run", key) for key in request.runs])
+    check_lease(request)
+    host = request.host
+    waiting = _waiting(session, request.runs)
     if not waiting:
         return []
     require_host(session, reporter, host)
@@ -85,6 +84,18 @@ def lease(
                 )
             )
     return leases
+
+
+def check_lease(request: LeaseRequest) -> None:
+    """Whether the request can be.
+
+    :raises Invalid: its host or one of its runs has no name that can be, or there are too many runs.
+    """
+    validation.name("Host", request.host)
+    if len(request.runs) > MAX_RUNS:
+        raise Invalid("Number of runs", len(request.runs), f"at most {MAX_RUNS}")
+    for key in request.runs:
+        validation.key("Run", key)
 
 
 def leasable_runs(session: Session, *, now: int | None = None) -> set[str]:

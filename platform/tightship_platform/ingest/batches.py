@@ -16,7 +16,7 @@ from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
-from tightship_platform.ingest.quick import described
+from tightship_platform.ingest.plain import described
 from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen

@@ -11,7 +11,7 @@ from tightship_platform.errors import Invalid
 from tightship_platform.ingest.allocations import hold_now
 from tightship_platform.ingest.inventory import checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
-from tightship_platform.ingest.quick import described, stated_of_host, stated_of_run
+from tightship_platform.ingest.plain import described, stated_of_host, stated_of_run
 from tightship_platform.ingest.refused_rows import RefusedRows
 from tightship_platform.ingest.run_owner import is_of_another
 from tightship_platform.ingest.runs import revive, runs_by_key, seen

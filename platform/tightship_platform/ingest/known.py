@@ -32,6 +32,8 @@ class KnownRun:
     """What the host last stated of it, except its steps; None: nothing yet."""
     held: set[tuple[str, int]] = field(default_factory=set)
     """Open allocations that the host stated: device, start."""
+    seen_ns: int = 0
+    """What was last written as `last_seen_ns`."""
 
 
 @dataclass(kw_only=True)
@@ -93,6 +95,7 @@ def _joined(old: Mapping[str, KnownRun], new: Mapping[str, KnownRun]) -> dict[st
         before = old.get(key)
         if before is not None and before.run_id == run.run_id:
             run.held |= before.held
+            run.seen_ns = max(run.seen_ns, before.seen_ns)
             if run.stated is None:
                 run.stated = before.stated
         runs[key] = run

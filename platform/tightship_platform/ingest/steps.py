@@ -30,19 +30,15 @@ def put_steps(session: Session, rows: Sequence[Row]) -> None:
     session.execute(statement.on_conflict_do_update(index_elements=keys, set_=merged), list(rows))
 
 
-def put_new_steps(session: Session, columns: Columns) -> bool:
-    """As `put_steps`, of buckets given by column; False: two are of the same bucket."""
-    keys = list(zip(columns["run_id"], columns["time_ns"], columns["rank"], strict=True))
-    if len(set(keys)) < len(keys):
-        return False
+def put_new_steps(session: Session, columns: Columns) -> None:
+    """As `put_steps`, of buckets given by column, all different."""
     if session.get_bind().dialect.name != "postgresql":
         put_steps(session, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
-        return True
+        return
     # Both of these ignore nulls.
     greatest = {name: f"greatest(step_stat.{name}, excluded.{name})" for name in ("width_ns", "steps", "last_step_ns")}
     merge = greatest | {"first_step_ns": "least(step_stat.first_step_ns, excluded.first_step_ns)"}
     put_columns(session, StepStat, columns, merge=merge)
-    return True
 
 
 def count_steps(session: Session, runs: Collection[Run]) -> None:

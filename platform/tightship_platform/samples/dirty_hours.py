@@ -12,7 +12,7 @@ from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import DirtyHour
-from tightship_platform.database.upsert import insert_into
+from tightship_platform.database.upsert import insert_into, put_columns
 from tightship_platform.units import NS_PER_S
 
 HOUR_NS = 3600 * NS_PER_S
@@ -29,7 +29,10 @@ def hours_of(since_ns: int, until_ns: int) -> range:
 def mark(session: Session, hours: Iterable[tuple[int, int]]) -> None:
     """Mark these (device id, start of the hour)."""
     rows = [{"device_id": device, "hour_ns": hour, "marked": 1} for device, hour in sorted(set(hours))]
-    if rows:
+    if rows and session.get_bind().dialect.name == "postgresql":
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        put_columns(session, DirtyHour, columns, merge={"marked": "dirty_hour.marked + 1"})
+    elif rows:
         statement = insert_into(session, DirtyHour)
         again = {"marked": DirtyHour.marked + 1}
         session.execute(statement.on_conflict_do_update(index_elements=["device_id", "hour_ns"], set_=again), rows)

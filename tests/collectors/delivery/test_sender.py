@@ -17,12 +17,14 @@ from waiting import PATIENCE_S, wait_for
 from tightship_collectors.delivery import held_back
 from tightship_collectors.delivery import pause as pauses
 from tightship_collectors.delivery import sender as senders
+from tightship_collectors.delivery import spool as spools
 from tightship_collectors.delivery.held_back import MAX_REFUSALS
 from tightship_collectors.delivery.pause import Pause
 from tightship_collectors.delivery.sender import MAX_ATTEMPTS, Sender
 from tightship_collectors.delivery.spool import Spool
 from tightship_platform.client import ApiClient
 from tightship_platform.settings import Settings
+from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.wire import MAX_HEARTBEAT_RUNS, Heartbeat, LiveRun
 
 
@@ -140,6 +142,25 @@ def test_nothing_is_missing_after_the_server_was_away(
     assert numbers(server) == [0, 1, 2, 3]
     wait_for(lambda: "answers again" in caplog.text)
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+
+
+def test_what_is_happening_now_does_not_wait_for_what_was_saved_up(
+    server: Server, started: tuple[Sender, Spool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both arrive in order, turn about."""
+    sender, spool = started
+    server.answer = lambda *_: 503
+    clock_ns = now_ns() - 3600 * NS_PER_S
+    monkeypatch.setattr(spools, "now_ns", lambda: clock_ns)
+    put(spool, sender, *range(20))
+    clock_ns = now_ns()
+    put(spool, sender, *range(100, 105))
+    server.answer = lambda *_: 200
+    wait_for(lambda: spool.backlog() == (0, 0))
+    arrived = numbers(server)
+    assert [number for number in arrived if number < 100] == list(range(20))
+    assert [number for number in arrived if number >= 100] == list(range(100, 105))
+    assert set(range(100, 105)) <= set(arrived[:11])
 
 
 def test_an_entry_is_kept_when_the_answer_is_lost(server: Server, started: tuple[Sender, Spool]) -> None:

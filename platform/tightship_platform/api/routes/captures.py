@@ -11,7 +11,7 @@ from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, reporter, require
 from tightship_platform.api.insisting import require_own_risk
-from tightship_platform.api.polls import Polls
+from tightship_platform.api.polls import LOOK_S, Polls
 from tightship_platform.api.reply import Answer, Config, Db, count_request
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database.audit import audit
@@ -24,6 +24,8 @@ from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import MAX_LEASE_WAIT_S, CaptureReport, CaptureRequest, Lease, LeaseRequest, Leases
 
 router = scoped_router("captures")
+AT_ONCE_S = 5 * LOOK_S
+"""Who waits for less than this is answered from the database first."""
 
 
 @router.post("/captures", dependencies=[needs(Scope.CAPTURE)], response_model=Capture)
@@ -45,9 +47,12 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 async def lease(body: LeaseRequest, database: Db, request: Request) -> Answer:
     """An agent takes captures of the runs of its host that it sees alive; with `wait_s` it waits for one."""
     count_request(request, body.host)
+    captures.check_lease(body)
     polls: Polls = request.app.state.polls
-    until_s = time.monotonic() + min(max(body.wait_s, 0.0), MAX_LEASE_WAIT_S)
-    leases = await run_in_threadpool(_lease, database, body)
+    wait_s = min(body.wait_s, MAX_LEASE_WAIT_S)
+    until_s = time.monotonic() + wait_s
+    # Who waits for long sees what is there already with the next look that is made for all.
+    leases = await run_in_threadpool(_lease, database, body) if wait_s < AT_ONCE_S else []
     while not leases and (left_s := until_s - time.monotonic()) > 0:
         if not await polls.wait(request, set(body.runs), left_s):
             break
