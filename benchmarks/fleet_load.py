@@ -1,7 +1,7 @@
 """What a fleet costs the server: processor time per host and second, how long ingest takes, and whether anything fails.
 
-Starts PostgreSQL and a server, and plays agents on the same machine: hosts of 8 devices at 1 Hz, each with a token of
-its own and one run of 8 ranks. Every host delivers a batch and a heartbeat every 5 s and keeps a request for captures
+Starts PostgreSQL and a server, and plays agents on the same machine: hosts of 8 devices at 1 Hz, each with its own
+token and one run of 8 ranks. Every host delivers a batch and a heartbeat every 5 s and keeps a request for captures
 open, as an agent does. Processor time is the system's count for the server's processes, for PostgreSQL's and for this
 program's, from the moment at which every host has reported.
 

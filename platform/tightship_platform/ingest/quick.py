@@ -287,22 +287,22 @@ def _are_free(delivery: Delivery, runs: Runs) -> bool:
 def _see(session: Session, deliveries: Sequence[Delivery]) -> None:
     """Write down who was seen."""
     hosts: dict[int, int] = {}
-    told = []
+    new_facts = []
     runs: dict[int, tuple[int, int]] = {}
     for one in deliveries:
         host_id = one.known.host_id
         if one.is_due:
             hosts[host_id] = max(one.seen_ns, hosts.get(host_id, 0))
         if one.info is not None:
-            told.append({"host": host_id, "facts": one.info})
+            new_facts.append({"host": host_id, "facts": one.info})
         for run_id, sighting in one.runs.items():
             if sighting.is_due:
                 at_ns, steps = runs.get(run_id, (0, -1))
                 runs[run_id] = max(sighting.at_ns, at_ns), max(sighting.steps, steps)
     # Core's connection rather than the session: half the work, the same transaction.
     connection = session.connection()
-    if told:
-        connection.execute(_TELL_HOST, told)
+    if new_facts:
+        connection.execute(_TELL_HOST, new_facts)
     seen_hosts = [{"host": host_id, "at_ns": at_ns} for host_id, at_ns in sorted(hosts.items())]
     seen_runs = [{"run": run_id, "at_ns": at_ns, "counted": n} for run_id, (at_ns, n) in sorted(runs.items())]
     if connection.dialect.name == "postgresql":
