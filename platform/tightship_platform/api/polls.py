@@ -42,10 +42,10 @@ class Polls:
         :returns: whether to try. False also when the caller has gone: it must get no lease.
         """
         woken = asyncio.Event()
-        for run in runs:
-            self._waiting[run].add(woken)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._look_again())
+        for run in runs:
+            self._waiting[run].add(woken)
         # The body has been read: what comes next is the caller's leaving.
         left, waked = asyncio.ensure_future(request.receive()), asyncio.ensure_future(woken.wait())
         try:
