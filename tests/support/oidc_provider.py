@@ -49,6 +49,8 @@ class OidcProvider:
         """Changes what the provider says of itself."""
         self.is_sloppy = False
         """Takes a code as often as it comes."""
+        self.takes = "basic"
+        """How a client proves to be itself: `basic` or `post`."""
         self.asks_first = False
         """Shows a page with a link that lets the person in."""
         self.requests: list[str] = []
@@ -80,7 +82,11 @@ class OidcProvider:
     def token(self, form: dict[str, str], authorization: str) -> tuple[int, dict[str, Any]]:
         """The answer to a code."""
         client, _, secret = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
-        if (unquote(client), unquote(secret)) != (CLIENT, SECRET):
+        given = {
+            "basic": (unquote(client), unquote(secret)),
+            "post": (form.get("client_id"), form.get("client_secret")),
+        }
+        if given[self.takes] != (CLIENT, SECRET):
             return 401, {"error": "invalid_client"}
         query = self._codes.get(form["code"]) if self.is_sloppy else self._codes.pop(form["code"], None)
         if query is None or query["redirect_uri"] != form["redirect_uri"]:

@@ -146,6 +146,29 @@ def test_a_session_ends_by_the_person_by_an_administrator_and_by_time(
     refused(browser.http.get("/api/v1/runs"), 401, "Session 'sso:ann@example.com' expired at", "log in again")
 
 
+def test_under_tls_the_cookies_are_for_tls_and_this_server_alone(
+    platform_env: Any, serve: Callable[..., Served], provider: OidcProvider
+) -> None:
+    away = Browser(serve(sso_settings(platform_env, provider.issuer, public_url="https://tightship.example")).url)
+    started = away.http.get(START)
+    cookie = started.headers["set-cookie"]
+    assert cookie.startswith("__Host-tightship_sso=")
+    assert {"HttpOnly", "Path=/", "SameSite=lax", "Secure", "Max-Age=600"} <= set(cookie.split("; ")[1:])
+    query = parse_qs(urlsplit(started.headers["location"]).query)
+    assert query["redirect_uri"] == [f"https://tightship.example{CALLBACK}"]
+    ended = away.http.get(CALLBACK).headers["set-cookie"]
+    assert ended.startswith('__Host-tightship_sso="";') and "Secure" in ended
+    away.http.close()
+
+
+def test_the_secret_is_given_as_the_provider_takes_it(served: Served, provider: OidcProvider, browser: Browser) -> None:
+    provider.person["groups"] = ["it"]
+    provider.takes, provider.discovered = "post", {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+    assert browser.log_in().status_code == 200
+    provider.takes = "basic"
+    assert "cannot be used (it answered 401 invalid_client)" in line_of(browser.log_in())
+
+
 def test_the_button_is_there_where_it_does_something(
     served: Served, provider: OidcProvider, platform_env: Any, serve: Callable[..., Served]
 ) -> None:
