@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -35,17 +36,31 @@ def _ask(kind: type[T], path: str, **params: Any) -> T:
         return decode(kind, api.get(path, params), path.removeprefix("/"))
 
 
+def _in_pages(what: str, most: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--limit` and `--after` of a list; all of it by asking again after the last one."""
+
+    def declare(command: Callable[..., None]) -> Callable[..., None]:
+        after = click.option("--after", metavar=what, help="Begin after this one: the last one of an earlier list.")
+        bounds = click.IntRange(1, 10_000)
+        limit = click.option("--limit", type=bounds, default=most, show_default=True, help="Maximum number to list.")
+        return limit(after(command))
+
+    return declare
+
+
 @click.group(invoke_without_command=True)
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--state", type=click.Choice([state.value for state in RunState]), help="Only runs in this state.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Maximum number to list.")
+@_in_pages("RUN", 200)
 @json_option(Run)
 @click.pass_context
-def runs(context: click.Context, workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
+def runs(
+    context: click.Context, workflow: str | None, state: str | None, limit: int, after: str | None, as_json: bool
+) -> None:
     """List runs, newest first."""
     if context.invoked_subcommand is not None:
         return
-    items = _ask(list[Run], "/runs", workflow=workflow, state=state, limit=limit)
+    items = _ask(list[Run], "/runs", workflow=workflow, state=state, limit=limit, after=after)
     if as_json:
         print_json(items)
         return
@@ -82,7 +97,7 @@ def runs(context: click.Context, workflow: str | None, state: str | None, limit:
         empty=(
             "No such run. See all of them with: tightship runs"
             if workflow or state
-            else "No run yet. Launch one with: tightship run --workflow NAME -- python train.py"
+            else _nothing(after, "No run yet. Launch one with: tightship run --workflow NAME -- python train.py")
         ),
     )
 
@@ -92,10 +107,11 @@ runs.add_command(delete)
 
 @click.command()
 @click.option("--run", metavar="RUN", help="Only captures of this run.")
+@_in_pages("CAPTURE", 200)
 @json_option(Capture)
-def captures(run: str | None, as_json: bool) -> None:
+def captures(run: str | None, limit: int, after: str | None, as_json: bool) -> None:
     """List captures (requests for a trace of a running job), newest first."""
-    items = _ask(list[Capture], "/captures", run=run)
+    items = _ask(list[Capture], "/captures", run=run, limit=limit, after=after)
     if as_json:
         print_json(items)
         return
@@ -127,17 +143,18 @@ def captures(run: str | None, as_json: bool) -> None:
             )
             for item in items
         ],
-        empty="No capture yet. Ask for one of a running job with: tightship profile WORKFLOW",
+        empty=_nothing(after, "No capture yet. Ask for one of a running job with: tightship profile WORKFLOW"),
     )
 
 
 @click.command()
 @click.option("--run", metavar="RUN", help="Only findings of this run.")
 @click.option("--workflow", metavar="NAME", help="Only findings of this workflow.")
+@_in_pages("FINDING", 1000)
 @json_option(Finding)
-def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
+def findings(run: str | None, workflow: str | None, limit: int, after: str | None, as_json: bool) -> None:
     """List findings, the largest saving first: what wastes device time, where, and what to change."""
-    items = _ask(list[Finding], "/findings", run=run, workflow=workflow)
+    items = _ask(list[Finding], "/findings", run=run, workflow=workflow, limit=limit, after=after)
     if as_json:
         print_json(items)
         return
@@ -167,15 +184,16 @@ def findings(run: str | None, workflow: str | None, as_json: bool) -> None:
             )
             for item in items
         ],
-        empty="" if items else _no_finding(run, workflow),
+        empty="" if items else _nothing(after, "") or _no_finding(run, workflow),
     )
 
 
 @click.command()
+@_in_pages("OPPORTUNITY", 1000)
 @json_option(Opportunity)
-def opportunities(as_json: bool) -> None:
+def opportunities(limit: int, after: str | None, as_json: bool) -> None:
     """List opportunities: what to do first, and how much device time it would recover."""
-    items = _ask(list[Opportunity], "/opportunities")
+    items = _ask(list[Opportunity], "/opportunities", limit=limit, after=after)
     if as_json:
         print_json(items)
         return
@@ -207,8 +225,12 @@ def opportunities(as_json: bool) -> None:
             )
             for item in items
         ],
-        empty="No opportunity. They follow from findings; see: tightship findings",
+        empty=_nothing(after, "No opportunity. They follow from findings; see: tightship findings"),
     )
+
+
+def _nothing(after: str | None, at_all: str) -> str:
+    return at_all if after is None else f"Nothing comes after {after}."
 
 
 def _state(item: Run) -> str:

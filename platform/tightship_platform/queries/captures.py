@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.capture import Capture, CapturedRank, SecondPass
 from tightship_platform.vocabulary import CaptureState
@@ -16,18 +17,30 @@ _WHOLE = (
     joinedload(models.Capture.run).joinedload(models.Run.workflow),
     selectinload(models.Capture.traces).selectinload(models.Trace.second_pass),
 )
+_NEWEST_FIRST = ((models.Capture.requested_ns, True), (models.Capture.id, True))
 
 
 def list_captures(
-    session: Session, *, run: str | None = None, workflow: str | None = None, limit: int = 200
+    session: Session,
+    *,
+    run: str | None = None,
+    workflow: str | None = None,
+    after: str | None = None,
+    limit: int = 200,
 ) -> list[Capture]:
     """Captures, newest first, of one run, of all runs of a workflow, or of all.
 
-    :raises NotFound: no such run.
+    :param after: those that come after this one: the last one of the page before.
+    :raises NotFound: no such run, or no such capture.
     """
-    wanted = (
-        select(models.Capture).options(*_WHOLE).order_by(models.Capture.requested_ns.desc(), models.Capture.id.desc())
-    )
+    wanted = select(models.Capture).options(*_WHOLE).order_by(*ordered(_NEWEST_FIRST))
+    if after is not None:
+        last = session.execute(
+            select(models.Capture.requested_ns, models.Capture.id).where(models.Capture.key == after)
+        ).one_or_none()
+        if last is None:
+            raise NotFound("capture", after[:40], "see `tightship captures`")
+        wanted = wanted.where(following(_NEWEST_FIRST, last))
     if run is not None:
         wanted = wanted.where(models.Capture.run_id == find_run(session, run).id)
     if workflow is not None:

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database import models
-from tightship_platform.queries.hosts import ALIVE_NS, HOSTS_AT_ONCE
+from tightship_platform.queries.hosts import ALIVE_NS, HOSTS_AT_ONCE, not_forgotten
 from tightship_platform.results.collection import CollectionHealth, HostDelivery
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import CaptureState
@@ -30,7 +30,7 @@ SKEW_NS = 5 * NS_PER_S
 def read_collection(session: Session, *, now: int | None = None) -> CollectionHealth:
     """What is delivered, waits and failed now, for as much of it as the caller's team may see."""
     now = now_ns() if now is None else now
-    hosts = session.scalars(select(models.Host).order_by(models.Host.last_seen_ns)).all()
+    hosts = session.scalars(select(models.Host).where(not_forgotten()).order_by(models.Host.last_seen_ns)).all()
     live_since_ns = now - ALIVE_NS
     shown = sorted(hosts, key=lambda host: (host.last_seen_ns >= live_since_ns, -(_count(host, "spool_entries") or 0)))
     shown = shown[:HOSTS_AT_ONCE]

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.queries.workflows import find_workflow
 from tightship_platform.results.codec import decode
@@ -14,14 +15,21 @@ from tightship_platform.results.evidence import Evidence
 from tightship_platform.results.finding import Finding, FindingSaving
 
 _WHOLE = (joinedload(models.Finding.run).joinedload(models.Run.workflow), joinedload(models.Finding.trace))
+_LARGEST_FIRST = ((models.Finding.share_frac, True), (models.Finding.value, True), (models.Finding.id, False))
 
 
 def list_findings(
-    session: Session, *, run: str | None = None, workflow: str | None = None, limit: int = 1000
+    session: Session,
+    *,
+    run: str | None = None,
+    workflow: str | None = None,
+    after: int | None = None,
+    limit: int = 1000,
 ) -> list[Finding]:
     """Findings, those with the largest share first, of one run, one workflow or all.
 
-    :raises NotFound: no such run or workflow.
+    :param after: those that come after this one: the last one of the page before.
+    :raises NotFound: no such run, workflow or finding.
     """
     wanted = select(models.Finding).options(*_WHOLE)
     if run is not None:
@@ -29,9 +37,10 @@ def list_findings(
     if workflow is not None:
         of_workflow = select(models.Run.id).where(models.Run.workflow_id == find_workflow(session, workflow).id)
         wanted = wanted.where(models.Finding.run_id.in_(of_workflow))
-    wanted = wanted.order_by(
-        models.Finding.share_frac.desc().nulls_last(), models.Finding.value.desc().nulls_last(), models.Finding.id
-    )
+    if after is not None:
+        last = _find(session, after)
+        wanted = wanted.where(following(_LARGEST_FIRST, (last.share_frac, last.value, last.id)))
+    wanted = wanted.order_by(*ordered(_LARGEST_FIRST))
     return [_finding(finding) for finding in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
@@ -40,12 +49,16 @@ def get_finding(session: Session, finding_id: int) -> Finding:
 
     :raises NotFound: there is none of that id.
     """
+    return _finding(_find(session, finding_id))
+
+
+def _find(session: Session, finding_id: int) -> models.Finding:
     finding = None
     if 0 < finding_id < 2**63:
         finding = session.scalar(select(models.Finding).options(*_WHOLE).where(models.Finding.id == finding_id))
     if finding is None:
         raise NotFound("finding", str(finding_id), "see `tightship findings`; a new analysis replaces older findings")
-    return _finding(finding)
+    return finding
 
 
 def _finding(finding: models.Finding) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from tightship_platform.database import models
@@ -37,13 +37,17 @@ def list_hosts(
     """
     now = now_ns() if now is None else now
     wanted = select(models.Host).options(selectinload(models.Host.devices)).order_by(models.Host.name)
-    # Whatever was heard of it since: it need not say so itself.
-    wanted = wanted.where(or_(models.Host.forgotten_ns.is_(None), models.Host.forgotten_ns < models.Host.last_seen_ns))
+    wanted = wanted.where(not_forgotten())
     if host is not None:
         wanted = wanted.where(models.Host.name == host)
     if after is not None:
         wanted = wanted.where(models.Host.name > after)
     return [_host(found, now) for found in session.scalars(wanted.limit(checked_limit(limit)))]
+
+
+def not_forgotten() -> ColumnElement[bool]:
+    """Hosts that were not forgotten because of their age, or were heard of since: they need not say so themselves."""
+    return or_(models.Host.forgotten_ns.is_(None), models.Host.forgotten_ns < models.Host.last_seen_ns)
 
 
 def machine_of(session: Session, run: str) -> Machine | None:

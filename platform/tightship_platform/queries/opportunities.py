@@ -7,18 +7,25 @@ from sqlalchemy.orm import Session, joinedload
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
 from tightship_platform.results.opportunity import Opportunity
 
+_RANKED = ((models.Opportunity.position, False), (models.Opportunity.id, False))
 
-def list_opportunities(session: Session, *, limit: int = MAX_LIMIT) -> list[Opportunity]:
+
+def list_opportunities(session: Session, *, after: int | None = None, limit: int = MAX_LIMIT) -> list[Opportunity]:
     """Opportunities in the order in which they were ranked.
 
+    :param after: those that come after this one: the last one of the page before.
     :raises Invalid: a limit out of range.
+    :raises NotFound: there is no opportunity `after` any more.
     """
-    wanted = select(models.Opportunity).options(joinedload(models.Opportunity.workflow))
-    wanted = wanted.order_by(models.Opportunity.position, models.Opportunity.id).limit(checked_limit(limit))
-    return [_opportunity(row) for row in session.scalars(wanted)]
+    wanted = select(models.Opportunity).options(joinedload(models.Opportunity.workflow)).order_by(*ordered(_RANKED))
+    if after is not None:
+        last = find_opportunity(session, after)
+        wanted = wanted.where(following(_RANKED, (last.position, last.id)))
+    return [_opportunity(row) for row in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
 def get_opportunity(session: Session, opportunity_id: int) -> Opportunity:

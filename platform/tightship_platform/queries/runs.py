@@ -12,28 +12,36 @@ from tightship_platform.database import models
 from tightship_platform.errors import Invalid, NotFound
 from tightship_platform.queries.allocations import held_intervals, held_ns
 from tightship_platform.queries.offload import offload_of
+from tightship_platform.queries.pages import following, ordered
 from tightship_platform.results.codec import decode
 from tightship_platform.results.host import Device
 from tightship_platform.results.run import Run, RunDetail, RunRank
 from tightship_platform.vocabulary import Bucket, RunState
 
 MAX_LIMIT = 10_000
+_NEWEST_FIRST = ((models.Run.start_ns, True), (models.Run.id, True))
 
 
 def list_runs(
-    session: Session, *, workflow: str | None = None, state: str | None = None, limit: int = 200
+    session: Session,
+    *,
+    workflow: str | None = None,
+    state: str | None = None,
+    after: str | None = None,
+    limit: int = 200,
 ) -> list[Run]:
     """Runs, newest first.
 
+    :param after: those that come after this one: the last one of the page before.
     :raises Invalid: no such state, or a limit out of range.
+    :raises NotFound: there is no run `after` any more.
     """
     if state is not None and state not in list(RunState):
         raise Invalid("state", state, f"one of {', '.join(RunState)}")
-    wanted = (
-        select(models.Run)
-        .options(joinedload(models.Run.workflow))
-        .order_by(models.Run.start_ns.desc(), models.Run.id.desc())
-    )
+    wanted = select(models.Run).options(joinedload(models.Run.workflow)).order_by(*ordered(_NEWEST_FIRST))
+    if after is not None:
+        last = find_run(session, after)
+        wanted = wanted.where(following(_NEWEST_FIRST, (last.start_ns, last.id)))
     if workflow is not None:
         wanted = wanted.join(models.Workflow).where(models.Workflow.name == workflow)
     if state is not None:

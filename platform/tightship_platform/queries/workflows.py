@@ -7,16 +7,19 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
 from tightship_platform.results.workflow import CaptureSchedule, Workflow
 from tightship_platform.vocabulary import RunState
 from tightship_platform.wire import CaptureParams
 
 
-def list_workflows(session: Session, *, limit: int = MAX_LIMIT) -> list[Workflow]:
+def list_workflows(session: Session, *, after: str | None = None, limit: int = MAX_LIMIT) -> list[Workflow]:
     """Workflows, the one that started last first.
 
+    :param after: those that come after the one of this name: the last one of the page before.
     :raises Invalid: a limit out of range.
+    :raises NotFound: there is no workflow `after` any more.
     """
     live = func.sum(case((models.Run.state == RunState.RUNNING.value, 1), else_=0))
     counts = (
@@ -29,12 +32,16 @@ def list_workflows(session: Session, *, limit: int = MAX_LIMIT) -> list[Workflow
         .group_by(models.Run.workflow_id)
         .subquery()
     )
+    order = ((counts.c.last, True), (models.Workflow.name, False))
     wanted = (
         select(models.Workflow, counts.c.runs, counts.c.live, counts.c.last, models.CaptureSchedule)
         .outerjoin(counts, counts.c.workflow_id == models.Workflow.id)
         .outerjoin(models.CaptureSchedule, models.CaptureSchedule.workflow_id == models.Workflow.id)
-        .order_by(counts.c.last.desc().nulls_last(), models.Workflow.name)
+        .order_by(*ordered(order))
     )
+    if after is not None:
+        last = select(func.max(models.Run.start_ns)).where(models.Run.workflow_id == find_workflow(session, after).id)
+        wanted = wanted.where(following(order, (session.scalar(last), after)))
     return [
         Workflow(
             workflow=workflow.name,

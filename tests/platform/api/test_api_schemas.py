@@ -129,6 +129,10 @@ def test_every_answer_is_as_documented(
         ok(checked.get(path))
     assert ok(checked.get("/store")) == {"fault": None}
     assert ok(checked.get("/audit"))
+    ok(checked.get("/collection"))
+    assert ok(checked.delete("/runs/0ff10ad"))["runs"] == 1
+    for path in ("/workflows/none", "/users/none", "/teams/none"):
+        assert checked.delete(path).is_client_error
     assert checked.post("/hosts/enrol", json={"host": "h9"}).is_client_error, "nobody's one-time word"
     assert document.checked == set(document.operations), "an operation was not looked at"
 

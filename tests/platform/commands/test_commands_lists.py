@@ -365,3 +365,15 @@ def test_the_embedded_database_is_its_owners_alone(make_platform_env: Any) -> No
     assert tightship(environ, "token", "create", "a", "--scope", "read").returncode == 0
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (home, *home.iterdir())}
     assert modes["fresh"] & 0o077 == 0, modes
+
+
+def test_lists_come_in_pages(call: Callable[..., str], filled: Served) -> None:
+    with filled.http() as http:
+        ok(http.post("/runs", json=run_record("newer")))
+    [newest] = json.loads(call("runs", "--limit", "1", "--json"))
+    [older] = json.loads(call("runs", "--limit", "1", "--after", newest["run"], "--json"))
+    assert (newest["run"], older["run"]) == ("newer", RUN)
+    assert call("runs", "--after", RUN) == f"Nothing comes after {RUN}.\n"
+    for name, key in (("captures", "capture"), ("findings", "finding"), ("opportunities", "opportunity")):
+        [last] = json.loads(call(name, "--limit", "1", "--json"))
+        assert call(name, "--after", str(last[key])) == f"Nothing comes after {last[key]}.\n"

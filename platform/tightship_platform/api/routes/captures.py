@@ -75,10 +75,13 @@ def report(key: str, body: CaptureReport, database: Db) -> Answer:
 
 
 @router.get("/captures", dependencies=[needs(Scope.READ)], response_model=list[Capture])
-def list_captures(database: Db, run: str | None = None, workflow: str | None = None, limit: int = 200) -> Answer:
-    """Captures, newest first."""
+def list_captures(
+    database: Db, run: str | None = None, workflow: str | None = None, after: str | None = None, limit: int = 200
+) -> Answer:
+    """Captures, newest first; of those after the capture `after`, the last one of the page before."""
     with database.session() as session:
-        return Answer(capture_queries.list_captures(session, run=run, workflow=workflow, limit=limit))
+        found = capture_queries.list_captures(session, run=run, workflow=workflow, after=after, limit=limit)
+        return Answer(found)
 
 
 @router.get("/captures/{key}", dependencies=[needs(Scope.READ)], response_model=Capture)

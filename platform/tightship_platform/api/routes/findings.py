@@ -12,10 +12,12 @@ router = scoped_router("findings")
 
 
 @router.get("/findings", dependencies=[needs(Scope.READ)], response_model=list[Finding])
-def list_findings(database: Db, run: str | None = None, workflow: str | None = None, limit: int = 1000) -> Answer:
-    """Findings, the largest share first."""
+def list_findings(
+    database: Db, run: str | None = None, workflow: str | None = None, after: int | None = None, limit: int = 1000
+) -> Answer:
+    """Findings, the largest share first; of those after the finding `after`, the last one of the page before."""
     with database.session() as session:
-        return Answer(findings.list_findings(session, run=run, workflow=workflow, limit=limit))
+        return Answer(findings.list_findings(session, run=run, workflow=workflow, after=after, limit=limit))
 
 
 @router.get("/findings/{key}", dependencies=[needs(Scope.READ)], response_model=Finding)

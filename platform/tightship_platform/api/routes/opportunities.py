@@ -25,10 +25,11 @@ class StateChange:
 
 
 @router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=list[Opportunity])
-def list_opportunities(database: Db, limit: int = 1000) -> Answer:
-    """Opportunities, the first in the ranking first."""
+def list_opportunities(database: Db, after: int | None = None, limit: int = 1000) -> Answer:
+    """Opportunities, the first in the ranking first; of those after the opportunity `after`, the last one of the page
+    before."""
     with database.session() as session:
-        return Answer(opportunities.list_opportunities(session, limit=limit))
+        return Answer(opportunities.list_opportunities(session, after=after, limit=limit))
 
 
 @router.post("/opportunities/{key}/state", dependencies=[needs(Scope.APPLY)], response_model=Opportunity)

@@ -25,10 +25,12 @@ def record(body: RunRecord, database: Db) -> Answer:
 
 
 @router.get("/runs", dependencies=[needs(Scope.READ)], response_model=list[Run])
-def list_runs(database: Db, workflow: str | None = None, state: str | None = None, limit: int = 200) -> Answer:
-    """Runs, newest first."""
+def list_runs(
+    database: Db, workflow: str | None = None, state: str | None = None, after: str | None = None, limit: int = 200
+) -> Answer:
+    """Runs, newest first; of those after the run `after`, the last one of the page before."""
     with database.session() as session:
-        return Answer(runs.list_runs(session, workflow=workflow, state=state, limit=limit))
+        return Answer(runs.list_runs(session, workflow=workflow, state=state, after=after, limit=limit))
 
 
 @router.get("/runs/{key}", dependencies=[needs(Scope.READ)], response_model=RunDetail)

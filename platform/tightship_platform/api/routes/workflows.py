@@ -27,10 +27,11 @@ class Schedule:
 
 
 @router.get("/workflows", dependencies=[needs(Scope.READ)], response_model=list[Workflow])
-def list_workflows(database: Db, limit: int = 1000) -> Answer:
-    """All workflows with their newest runs and capture schedule."""
+def list_workflows(database: Db, after: str | None = None, limit: int = 1000) -> Answer:
+    """Workflows with their newest runs and capture schedule; of those after the workflow `after`, the last one of the
+    page before."""
     with database.session() as session:
-        return Answer(workflows.list_workflows(session, limit=limit))
+        return Answer(workflows.list_workflows(session, after=after, limit=limit))
 
 
 @router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=WorkflowSchedule)
