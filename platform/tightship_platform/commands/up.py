@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,13 +97,15 @@ def _announcer(settings: Settings, *, is_local: bool) -> Callable[[], bool]:
 
 
 def _announce(settings: Settings, is_local: bool) -> None:
-    if is_local:
+    if is_local and not _is_read_by_others():
         from tightship_platform.processes.login_codes import login_link
 
         _say(f"Dashboard: {login_link(settings.server, settings.home)}")
         _say("The link works once, within five minutes; `tightship token link` prints another.")
     else:
         _say(f"Dashboard: {settings.server}")
+        if is_local:
+            _say("`tightship token link` prints a link that logs your browser in.")
     needed = {}
     if settings.server != DEFAULT_SERVER:
         needed["TIGHTSHIP_SERVER"] = settings.server
@@ -109,6 +113,15 @@ def _announce(settings: Settings, is_local: bool) -> None:
         needed["TIGHTSHIP_HOME"] = str(settings.home)
     if needed:
         _say("\n".join(["Other shells need:", *(f"export {name}={shlex.quote(needed[name])}" for name in needed)]))
+
+
+def _is_read_by_others() -> bool:
+    """What is printed goes into a file that is not this user's alone."""
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(mode) and bool(mode & 0o077)
 
 
 def _is_well(opener: OpenerDirector, url: str) -> bool:

@@ -134,7 +134,8 @@ def _empty(folder: Path) -> None:
         if not (folder / MARKER).exists():
             raise TightshipError(f"{folder} is not empty and was not made by the demo; name another folder with --home")
         shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # its logs hold a link that logs a browser in
     (folder / MARKER).touch()
 
 

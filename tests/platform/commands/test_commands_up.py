@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -176,6 +178,20 @@ def test_other_shells_hear_of_a_server_only_where_they_would_not_find_it(
         "Other shells need:",
         "export TIGHTSHIP_SERVER=http://127.0.0.1:8123",
     ]
+
+
+@pytest.mark.parametrize(("mode", "shown"), [(0o600, True), (0o644, False), (0o640, False)])
+def test_no_link_stands_in_a_file_that_others_can_read(tmp_path: Any, mode: int, shown: bool) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tightship_platform.commands.up import _announce; "
+        "from tightship_platform.settings import Settings; _announce(Settings(home=Path(sys.argv[1])), True)"
+    )
+    log = tmp_path / "up.log"
+    with log.open("wb") as out:
+        log.chmod(mode)
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], stdout=out, check=True)
+    assert ("code=" in log.read_text()) is shown
+    assert "tightship token link" in log.read_text()
 
 
 def test_parts_can_be_left_out(env: Any, port: int) -> None:
