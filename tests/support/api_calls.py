@@ -92,9 +92,11 @@ SERVED: dict[str, Served] = {}
 
 
 @contextmanager
-def serving(settings: Settings, host: str = "127.0.0.1", port: int = 0) -> Iterator[Served]:
-    """A real server in a thread, listening on loopback as if it were to listen on `host`."""
-    listener = socket.create_server(("127.0.0.1", port))
+def serving(
+    settings: Settings, host: str = "127.0.0.1", port: int = 0, *, address: str = "127.0.0.1"
+) -> Iterator[Served]:
+    """A real server in a thread, listening on `address` as if it were to listen on `host`."""
+    listener = socket.create_server((address, port))
     app = create_app(settings, host=host)
     server = uvicorn.Server(configuration(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from api_calls import Served, heartbeat, ok, run_record, sha256, trace_file
+from route_matrix import COUNTS, LISTS, OF_NOBODY, OF_ONE
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from waiting import PATIENCE_S
@@ -123,83 +124,6 @@ def fill(served: Served, team: Team) -> None:
             "user": row.user_name,
             "team": row.team,
         }
-
-
-Call = Callable[[httpx.Client, dict[str, Any]], httpx.Response]
-
-
-def get(path: str) -> Call:
-    return lambda http, names: http.get(path.format(**names))
-
-
-def post(path: str, **body: Any) -> Call:
-    def call(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
-        filled = {key: value.format(**names) if isinstance(value, str) else value for key, value in body.items()}
-        return http.post(path.format(**names), json=filled)
-
-    return call
-
-
-def delete(path: str) -> Call:
-    return lambda http, names: http.delete(path.format(**names))
-
-
-def record(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
-    return http.post("/runs", json=run_record(names["run"], workflow="train", host=names["host"]))
-
-
-def beat(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
-    return http.post("/hosts/heartbeat", json=heartbeat(names["run"]) | {"host": names["host"]})
-
-
-def upload(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
-    headers = {"x-sha256": "a" * 64}
-    return http.put(
-        f"/captures/{names['capture']}/traces/0", params={"pid": 100, "host": names["host"]}, headers=headers
-    )
-
-
-OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
-    ("GET", "/runs/{key}"): (get("/runs/{run}"), 404),
-    ("GET", "/runs/{key}/timeline"): (get("/runs/{run}/timeline"), 404),
-    ("GET", "/captures/{key}"): (get("/captures/{capture}"), 404),
-    ("GET", "/captures/{key}/analysis"): (get("/captures/{capture}/analysis"), 404),
-    ("GET", "/findings/{key}"): (get("/findings/{finding}"), 404),
-    ("GET", "/traces/{key}/file"): (get("/traces/{trace}/file"), 404),
-    ("POST", "/captures"): (post("/captures", target="{run}"), 404),
-    ("POST", "/captures/{key}/analysis"): (post("/captures/{capture}/analysis"), 404),
-    ("POST", "/captures/{key}/report"): (post("/captures/{capture}/report", host="{host}", state="armed"), 403),
-    ("POST", "/captures/lease"): (post("/captures/lease", host="{host}", runs=[]), 200),
-    ("PUT", "/captures/{key}/traces/{rank}"): (upload, 403),
-    ("POST", "/opportunities/{key}/state"): (post("/opportunities/{opportunity}/state", state="dismissed"), 404),
-    ("POST", "/workflows/{name:path}/schedule"): (post("/workflows/{workflow}/schedule", every_ns=None), 404),
-    ("POST", "/runs"): (record, 409),
-    ("POST", "/hosts/heartbeat"): (beat, 403),
-    ("POST", "/batches"): (post("/batches", host="{host}"), 403),
-    ("GET", "/audit"): (get("/audit"), 403),
-    ("DELETE", "/runs/{key}"): (delete("/runs/{run}"), 404),
-    ("DELETE", "/workflows/{name:path}"): (delete("/workflows/{workflow}"), 404),
-    ("DELETE", "/users/{name:path}"): (delete("/users/{user}"), 404),
-    ("DELETE", "/teams/{name:path}"): (delete("/teams/{team}"), 404),
-    ("POST", "/hosts/enrol"): (post("/hosts/enrol", host="{host}"), 403),
-}
-"""Route → a call about one thing, and the answer when that thing is another team's."""
-LISTS = {
-    ("GET", "/runs"): "/runs",
-    ("GET", "/captures"): "/captures",
-    ("GET", "/findings"): "/findings",
-    ("GET", "/opportunities"): "/opportunities",
-    ("GET", "/workflows"): "/workflows",
-    ("GET", "/fleet"): "/fleet",
-    ("GET", "/collection"): "/collection",
-}
-"""Routes of which each team gets its part, and the administrator all."""
-COUNTS = ("/fleet", "/collection")
-"""Of these, those that count what is a team's, and need not name it."""
-OF_NOBODY = {
-    *(("GET", path) for path in ("/health", "/live", "/ready", "/store", "/openapi.json", "/hosts")),
-}
-"""Routes that say nothing of a run."""
 
 
 def answers_of(http: httpx.Client, fleet: Fleet) -> dict[str, str]:
