@@ -8,7 +8,7 @@ import threading
 
 
 class Listener:
-    """Runs in a thread of its own."""
+    """Runs in its own thread."""
 
     def __init__(self) -> None:
         self.ports: list[int] = []

@@ -64,7 +64,7 @@ FINAL = ("analyzed", "failed", "expired")
 
 
 class Upgrade:
-    """An installation on one machine, and what it is told."""
+    """An installation on one machine, and what happens to it."""
 
     def __init__(self, old: release.Release, new: release.Release, scratch: Path, urls: tuple[str, str]) -> None:
         self.old, self.new, self.scratch = old, new, scratch

@@ -131,7 +131,7 @@ def start(stack: ExitStack, env: Any, host: Any, tokens: dict[str, str], user: s
 def may(who: str, scope: Scope | None, path: str, names: dict[str, Any]) -> bool:
     """The whole of the rules: what this token may do with what is on this host."""
     if path == "/hosts/enrol":
-        return who == "admin"  # and is told then that it is no one-time word
+        return who == "admin"  # whose token is no one-time word, and who hears that
     if scope is None or who == "admin":
         return True
     if who == "nobody":
