@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -32,14 +33,17 @@ def _usage_in_one_line() -> Iterator[None]:
         raise TightshipError(f"{said}; see `{command} --help`") from error
 
 
+@cache
+def _entries() -> dict[str, EntryPoint]:
+    """Commands by name. Looking for them reads the metadata of all that is installed."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are entry points of `tightship.commands`.
 
     The modules behind them import click and nothing heavy, so that listing them for `--help` stays cheap.
     """
-
-    def _entries(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=GROUP)}
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the root's own options."""
@@ -53,11 +57,11 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in alphabetical order."""
-        return sorted(self._entries())
+        return sorted(_entries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the one command that is asked for."""
-        entry = self._entries().get(cmd_name)
+        entry = _entries().get(cmd_name)
         if entry is None:
             return None
         command = entry.load()
@@ -71,7 +75,7 @@ class LazyGroup(click.Group):
         """The command that is to run. Its packages are looked for before it starts anything; its help needs none."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and not {"-h", "--help"} & set(rest):
-            require(f"`{name}`", self._entries()[name].extras)
+            require(f"`{name}`", _entries()[name].extras)
         return name, command, rest
 
 

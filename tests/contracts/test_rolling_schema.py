@@ -51,6 +51,13 @@ def engine(settings: Settings) -> Iterator[Engine]:
     engine.dispose()
 
 
+def test_the_names_of_the_files_are_the_revisions() -> None:
+    from alembic.script import ScriptDirectory
+
+    known = ScriptDirectory.from_config(schema._config()).walk_revisions()
+    assert [script.revision for script in known] == list(schema._revisions())
+
+
 def removed_by(revision: str) -> set[str]:
     """`table` or `table.column` that a contracting migration says it drops."""
     from alembic.script import ScriptDirectory

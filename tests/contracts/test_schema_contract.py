@@ -122,7 +122,9 @@ def test_processes_that_upgrade_at_once_all_succeed(settings: Settings) -> None:
     done = at_once(
         "from pathlib import Path; from tightship_platform.database import engine; "
         "from tightship_platform.settings import Settings",
-        "print(engine.upgrade(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2])), flush=True)",
+        # One write each: they end at the same moment.
+        "made = engine.upgrade(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2])); "
+        "os.write(1, f'{made}\\n'.encode())",
         str(settings.home),
         settings.database_url,
     )

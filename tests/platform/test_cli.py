@@ -48,6 +48,13 @@ def test_the_help_of_a_command_imports_nothing_heavy(command: str) -> None:
     assert imported(command, "--help") & HEAVY == set()
 
 
+@pytest.mark.usefixtures("platform_env")
+def test_a_command_that_reads_the_database_imports_neither_server_nor_migrations() -> None:
+    modules = imported("token", "list")
+    assert "sqlalchemy" in modules
+    assert modules & {"fastapi", "starlette", "celery", "dash", "alembic"} == set()
+
+
 def test_a_launcher_asks_its_server_without_importing_what_draws_tables() -> None:
     code = (
         "import sys\nfrom tightship_platform.cli import main\nsys.argv[1:] = ['run', '--', 'true']\n"

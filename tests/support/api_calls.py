@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 from waiting import PATIENCE_S, wait_for
 
-from tightship_platform.api import create_app
+from tightship_platform.api.app import create_app
 from tightship_platform.api.gate import COOKIE
 from tightship_platform.api.server import configuration
 from tightship_platform.client import API, ApiClient

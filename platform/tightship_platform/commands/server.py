@@ -33,11 +33,13 @@ def server(host: str, port: int, workers: int) -> None:
     settings = load_settings()
     from tightship_platform.commands.listener import bind, certificate_files
     from tightship_platform.processes.private_files import keep_files_private
+    from tightship_platform.processes.start import starting
 
     keep_files_private()
     certificate, key = certificate_files(settings)
     with bind(host, port) as listener:
         # Most of a start goes into this import; what is wrong with port or certificate is said before.
-        from tightship_platform.api.server import serve
+        with starting():
+            from tightship_platform.api.server import serve
 
         serve(settings, listener, certificate, key, host=host, workers=workers)

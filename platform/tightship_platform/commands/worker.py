@@ -31,9 +31,12 @@ def worker(concurrency: int, beat: bool) -> None:
     """
     settings = load_settings()
     _end_quickly_on_sigterm()
-    from tightship_platform.database.engine import upgrade
     from tightship_platform.processes.private_files import keep_files_private
-    from tightship_platform.tasks.worker import run_worker
+    from tightship_platform.processes.start import starting
+
+    with starting():
+        from tightship_platform.database.engine import upgrade
+        from tightship_platform.tasks.worker import run_worker
 
     keep_files_private()
     upgrade(settings)

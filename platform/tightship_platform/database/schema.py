@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "tightship_schema"
 """Our own name, so that another application's Alembic table is never taken for ours."""
 _LOCK_KEY = 0x7469676874736870
@@ -122,12 +123,7 @@ def migrate(engine: Engine, revision: str, *, down: bool = False) -> str | None:
 
 
 def _migrate(engine: Engine, revision: str, down: bool) -> str | None:
-    from alembic import command
-    from alembic.script.revision import ResolutionError
-    from alembic.util import CommandError
-
     where = f"The database {engine.url.render_as_string(hide_password=True)}"
-    config = _config()
     with engine.connect() as connection:
         if connection.dialect.name == "sqlite":
             _use_wal(connection)
@@ -142,6 +138,8 @@ def _migrate(engine: Engine, revision: str, down: bool) -> str | None:
         _refuse_foreign(where, before, tables)
         if before.revision is not None and before.revision not in _revisions():
             return before.revision
+        if before.revision == head() and revision == "head" and not down:
+            return before.revision
         if before.revision not in (None, head()) and revision == "head" and not down:
             log.info(
                 "The schema goes from %s to %s. The way back is a backup from before (docs/operations.md, Backup and "
@@ -149,18 +147,27 @@ def _migrate(engine: Engine, revision: str, down: bool) -> str | None:
                 before.revision,
                 head(),
             )
-        config.attributes["connection"] = connection
-        try:
-            if down:
-                command.downgrade(config, revision)
-            else:
-                command.upgrade(config, revision)
-        except (CommandError, ResolutionError) as error:
-            raise Invalid("Schema revision", revision, f"one of base, {', '.join(reversed(_revisions()))}") from error
+        _run_migrations(connection, revision, down)
         reached = _inspect(connection)[0].revision
         _write_readable_from(connection, reached)
         connection.commit()
         return reached
+
+
+def _run_migrations(connection: Connection, revision: str, down: bool) -> None:
+    from alembic import command
+    from alembic.script.revision import ResolutionError
+    from alembic.util import CommandError
+
+    config = _config()
+    config.attributes["connection"] = connection
+    try:
+        if down:
+            command.downgrade(config, revision)
+        else:
+            command.upgrade(config, revision)
+    except (CommandError, ResolutionError) as error:
+        raise Invalid("Schema revision", revision, f"one of base, {', '.join(reversed(_revisions()))}") from error
 
 
 def _write_readable_from(connection: Connection, reached: str | None) -> None:
@@ -254,14 +261,16 @@ def _config() -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """All revisions of this release, newest first."""
-    from alembic.script import ScriptDirectory
+    """All revisions of this release, newest first.
 
-    return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+    A revision is the number that its file's name begins with: whoever only looks needs no Alembic, a tenth of a start.
+    """
+    files = (MIGRATIONS / "versions").glob("[0-9]*_*.py")
+    return tuple(sorted((file.name.partition("_")[0] for file in files), reverse=True))

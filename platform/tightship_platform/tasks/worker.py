@@ -22,6 +22,7 @@ from tightship_platform.processes.liveness import hold_lock, last_alive_s, repor
 from tightship_platform.processes.metrics import METRICS
 from tightship_platform.processes.metrics_listener import MetricsListener
 from tightship_platform.processes.scratch import remove_abandoned
+from tightship_platform.processes.start import starting
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import PERIODIC_QUEUE, QUEUE, REQUEST_ID, create_celery, queue_lengths, shown_url
 from tightship_platform.tasks.quietly import BROKER_TROUBLE, without_traceback
@@ -223,7 +224,8 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     vars(sys)["__stdout__"] = None
     app.steps["worker"].add(_Liveness)
     remove_abandoned()
-    app.loader.import_default_modules()  # before the fork, which shares them
+    with starting():
+        app.loader.import_default_modules()  # before the fork, which shares them
     app.tightship_times = TaskTimes([name for name in app.tasks if not name.startswith("celery.")])
     METRICS.add_source("worker", app.tightship_times.read)
 

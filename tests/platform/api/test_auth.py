@@ -13,7 +13,8 @@ from api_calls import HOST, Served, ok, refused, run_record
 from sqlalchemy import select
 from waiting import PATIENCE_S
 
-from tightship_platform.api import auth, create_app
+from tightship_platform.api import auth
+from tightship_platform.api.app import create_app
 from tightship_platform.api.auth import (
     ENVIRONMENT_LEAST,
     LAST_USED_EVERY_NS,

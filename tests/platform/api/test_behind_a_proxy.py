@@ -12,7 +12,7 @@ import pytest
 from api_calls import Served, ok, refused, run_record
 from waiting import PATIENCE_S
 
-from tightship_platform.api import create_app
+from tightship_platform.api.app import create_app
 from tightship_platform.api.headers import HEADERS, inline_source
 from tightship_platform.errors import Conflict, Invalid
 from tightship_platform.settings import Settings

@@ -24,7 +24,7 @@ from oidc_provider import CLIENT, SECRET, OidcProvider, key, oidc_provider
 from sso_rig import Browser, line_of, sso_settings
 from waiting import PATIENCE_S
 
-from tightship_platform.api import create_app
+from tightship_platform.api.app import create_app
 from tightship_platform.api.gate import COOKIE
 from tightship_platform.api.sso import START, single_sign_on
 from tightship_platform.api.sso import provider as provider_module
