@@ -182,7 +182,11 @@ def swarm(*, fused: bool) -> Make:
             x = torch.sigmoid(x * 1.01 + 0.1) - x
         return x
 
-    return blockwise(torch.compile(chain) if fused else chain, rows=128)
+    def make(device: str) -> Step:
+        # Here, not before: who only reads what there is would import the compiler, too.
+        return blockwise(torch.compile(chain) if fused else chain, rows=128)(device)
+
+    return make
 
 
 def products(*, tf32: bool) -> Make:

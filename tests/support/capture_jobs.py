@@ -10,25 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from agent_rig import Rig
+from light_optimizer import LIGHT_OPTIMIZER
 from services import free_port
 from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.jobs.ranks import read_ranks
 
-SCRIPT = '''
+SCRIPT = f'''
 """An ordinary training script. It trains until a file says how long to go on, and ends as the file says."""
 import os, sys, time
 import torch
 import torch.distributed as dist
+{LIGHT_OPTIMIZER}
 
 how, trigger = sys.argv[1:3]
 torch.set_num_threads(1)
 world = int(os.environ.get("WORLD_SIZE", "1"))
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+light = how in ("light", "stretched")
 if world > 1:
     dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if not light:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = Descent(model.parameters()) if light else torch.optim.SGD(model.parameters(), lr=1e-3)
 parent, end = os.getppid(), None
 
 late = how == "late" and os.environ.get("RANK") == "2"
@@ -39,6 +43,9 @@ def step():
     loss = model(torch.randn(32, 64)).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
+    if world > 1 and light:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
     optimizer.step()
 
 own_profiler_at = time.time() + 5

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agent_rig import Rig, stop
+from light_optimizer import LIGHT_OPTIMIZER
 from waiting import PATIENCE_S, wait_for
 
 from tightship_collectors.jobs.ranks import read_ranks
@@ -20,12 +21,13 @@ from tightship_platform.settings import load_settings
 
 pytestmark = pytest.mark.torch
 
-TRAIN = """
+TRAIN = f"""
 import os, sys, time, torch
+{LIGHT_OPTIMIZER}
 torch.set_num_threads(1)
 rank = int(os.environ.get("RANK", 0))
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = Descent(model.parameters())
 steps = 0
 while not os.path.exists(sys.argv[1]):
     model(torch.randn(4, 8)).sum().backward()
@@ -33,7 +35,7 @@ while not os.path.exists(sys.argv[1]):
     steps += 1
     time.sleep(0.02)
 # Ranks share a pipe, and where Python does not buffer, each word of a print is written by itself.
-os.write(1, f"steps {rank} {steps}\\n".encode())
+os.write(1, f"steps {{rank}} {{steps}}\\n".encode())
 sys.exit(int(sys.argv[2]))
 """
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from launching import run_dirs, start
+from light_optimizer import LIGHT_OPTIMIZER
 from one_shot_daemon import OneShotDaemon, iterations, window
 from waiting import PATIENCE_S, wait_for
 
@@ -21,13 +22,13 @@ from tightship_collectors.jobs.control_file import CANCELLED, OFF_EXITING, rank_
 
 pytestmark = pytest.mark.torch
 
-JOB = """
+JOB = f"""
 import os, signal, sys, time
 import torch
+{LIGHT_OPTIMIZER}
 model = torch.nn.Linear(16, 16)
 end, how = os.environ["END"], sys.argv[1]
-# The first optimizer imports as much again as torch; who records a time needs none.
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01) if sys.argv[2] == "steps" else None
+optimizer = Descent(model.parameters()) if sys.argv[2] == "steps" else None
 until = time.monotonic() + 300
 while not os.path.exists(end) and time.monotonic() < until:
     model(torch.randn(8, 16)).sum().backward()

@@ -129,7 +129,7 @@ def test_what_is_recorded_is_what_was_asked_for(installation: Installation, last
 
 
 def test_both_ranks_of_torchrun_and_not_its_launcher(installation: Installation, tmp_path: Path) -> None:
-    job = start_torch_job(installation, tmp_path, workflow="both", ranks=2)
+    job = start_torch_job(installation, tmp_path, workflow="both", how="light", ranks=2)
     for params in ({}, {"iterations": 5}):
         capture = outcome(installation, ask(installation, "both", **params))
         assert capture["state"] == "uploaded", capture["reason"]
@@ -152,7 +152,7 @@ def test_one_capture_of_a_run_at_a_time(installation: Installation, lasting: Tor
 def test_a_job_whose_steps_are_not_counted_can_be_captured_for_a_duration(
     installation: Installation, tmp_path: Path
 ) -> None:
-    job = start_torch_job(installation, tmp_path, workflow="uncounted", options=("--no-steps",))
+    job = start_torch_job(installation, tmp_path, workflow="uncounted", how="light", options=("--no-steps",))
     refused = outcome(installation, ask(installation, "uncounted", iterations=3))
     assert refused["state"] == "failed"
     assert "record a duration instead" in refused["reason"]
@@ -176,7 +176,7 @@ def test_an_agent_that_is_killed_meanwhile(installation: Installation, lasting: 
 
 
 def test_a_job_that_ends_while_no_agent_lives_ends_as_it_would_have(installation: Installation, tmp_path: Path) -> None:
-    job = start_torch_job(installation, tmp_path, workflow="ends-alone")
+    job = start_torch_job(installation, tmp_path, workflow="ends-alone", how="light")
     key = ask(installation, job.run, duration_ns=NS_PER_S)
     outcome(installation, key, states=("armed", "recording"))
     installation.kill_agent()
