@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
-# Most tests wait for processes, so four at once fit on two cores.
-PYTEST_ARGS ?= -n 5 --dist worksteal
+# Most tests wait for processes, so six at once fit on two cores. Whole files: see tests/support/file_schedule.py.
+PYTEST_ARGS ?= -n 6 --dist loadfile
 
 LOCK := pip compile --quiet --upgrade --constraint constraints.txt --generate-hashes --universal --python-version 3.12 \
 	--no-header --no-annotate

@@ -165,6 +165,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     return report
 
 
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Our own order where whole files are given to processes; see file_schedule.py."""
+    from file_schedule import FileSchedule
+
+    return FileSchedule(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 # ---- servers ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from file_schedule import SECONDS, TOGETHER
 from source_tree import PACKAGES, ROOT
 
 MAX_LINES = 500
@@ -51,6 +52,12 @@ def test_no_file_is_over_500_lines() -> None:
     assert len(files) > 50
     too_long = {str(path.relative_to(ROOT)): n for path in files if (n := path.read_text().count("\n")) > MAX_LINES}
     assert too_long == {}
+
+
+def test_the_schedule_of_the_tests_names_what_there_is() -> None:
+    named = {*SECONDS, *(beginning for beginnings in TOGETHER.values() for beginning in beginnings)}
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert SECONDS.keys() >= TOGETHER.keys()
 
 
 def test_no_init_under_tests() -> None:
