@@ -176,7 +176,10 @@ def tightship(shape: Shape, device: str, folder: Path, cap: int | None) -> tuple
         profile = counted(shape, hardware)
     low = shape.dtype != "float32"
     if low:
-        profile = replace(profile, precision=Precision(weights=Dtype.BF16, master=Dtype.FP32, gradients=Dtype.BF16))
+        # The steps were timed with AdamW in bf16; beside masters its state is fp32, twice as large.
+        precision = Precision(weights=Dtype.BF16, master=Dtype.FP32, gradients=Dtype.BF16)
+        state = 2 * profile.state_bytes_per_parameter if record.is_file() else profile.state_bytes_per_parameter
+        profile = replace(profile, precision=precision, state_bytes_per_parameter=state)
     constraints = Constraints(device_bytes=cap, recompute=Recompute.LAYER, micro_batches=1)
     plan = make_plan(profile, hardware, constraints).plan
     model = make(shape)

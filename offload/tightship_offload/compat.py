@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor, UntypedStorage
 
 HAS_SWAP = hasattr(UntypedStorage, "_swap_data_ptr_")
-"""Since torch 2.12."""
+"""Older torch cannot; torch 2.13 can (pytorch/pytorch#177449)."""
 
 
 def move_block(source: Tensor, target: Tensor) -> None:
     """The memory of one tensor's storage becomes another's; views of either see it. Contents do not count.
 
-    If the target has memory, the two change theirs. Before torch 2.12 the memory goes back to the device's allocator,
-    which is asked for as much again.
+    If the target has memory, the two change theirs. Where torch cannot swap, the memory goes back to the device's
+    allocator, which is asked for as much again.
     """
     mine, other = source.untyped_storage(), target.untyped_storage()
     if HAS_SWAP:

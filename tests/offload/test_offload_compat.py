@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(params=["swapped", "asked for again"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Torch before 2.12 cannot swap."""
+    """Older torch cannot swap."""
     if request.param == "swapped":
         if not compat.HAS_SWAP:
             pytest.skip(f"torch {torch.__version__} cannot swap the memory of two storages")

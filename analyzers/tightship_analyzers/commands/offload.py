@@ -142,6 +142,7 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         named = "neither" if source is None else f"both {str(source)!r} and --workflow"
         raise TightshipError(f"Give either SOURCE or --workflow, not {named}")
     with _one_line():
+        from tightship_analyzers.offload_planner.assumed import on_device
         from tightship_analyzers.offload_planner.plans import make_plan
         from tightship_analyzers.offload_planner.tables import alternative_of, heading, print_alternatives, print_lines
         from tightship_offload.plan.explain import explain
@@ -150,6 +151,7 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         given = _hardware(options["hardware"])
         if workflow is not None:
             profile, hardware = _of_workflow(workflow), given or _measured()
+            profile = on_device(profile, profile.device or hardware.device, hardware.device)
         else:
             assert source is not None
             profile, hardware = _profile(source, given)
@@ -229,19 +231,23 @@ def run(path: Path, optional: bool, workflow: str | None, command: tuple[str, ..
 
 def _profile(source: Path, given: HardwareSpec | None) -> tuple[Profile, HardwareSpec]:
     """The costs in a profile, a trace or a factory, and the machine to plan for: the given, else theirs, else this."""
+    from tightship_analyzers.offload_planner.assumed import on_device
     from tightship_analyzers.offload_planner.profile import read_profile
 
     if source.name.endswith((".json", ".json.gz")):
         from tightship_analyzers.offload_planner.traced import profile_of_trace
 
-        return profile_of_trace(source), given or _measured()
+        profile, hardware = profile_of_trace(source), given or _measured()
+        return on_device(profile, profile.device or hardware.device, hardware.device), hardware
     if re.fullmatch(r"[\w.]+:\w+", str(source)) and not source.exists():
         from tightship_analyzers.offload_planner.counted import profile_of_factory
 
         machine = given or _measured()
         return profile_of_factory(str(source), machine), machine
     profile = read_profile(source)
-    return profile, given or profile.hardware or _measured()
+    hardware = given or profile.hardware or _measured()
+    recorded = profile.hardware.device if profile.hardware is not None else hardware.device
+    return on_device(profile, recorded, hardware.device), hardware
 
 
 def _of_workflow(workflow: str) -> Profile:

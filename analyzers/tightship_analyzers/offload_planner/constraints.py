@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from tightship_analyzers.offload_planner.candidate import Memory, Rules
@@ -22,7 +23,7 @@ class Constraints:
     device_bytes: int | None = None
     host_bytes: int | None = None
     pinned_bytes: int | None = None
-    """Given, it takes the place of the memlock limit: CUDA's own pinned memory is not counted there by every driver."""
+    """Given, it takes the place of the memlock limit."""
     slots: int | None = None
     resident: tuple[int, ...] | None = None
     recompute: Recompute | None = None
@@ -83,9 +84,17 @@ def limits_for(hardware: HardwareSpec, constraints: Constraints) -> Limits:
     pinned, pinned_by = None, "nothing"
     if constraints.pinned_bytes is not None:
         pinned, pinned_by = constraints.pinned_bytes, "the budget of pinned memory given"
-    elif constraints.host is not None and constraints.host.memlock is not None and hardware.device != "cpu":
+    elif constraints.host is not None and constraints.host.memlock is not None and counts_pinned(hardware.device):
         pinned, pinned_by = constraints.host.memlock, "the memlock limit (ulimit -l)"
     return Limits(device=device, device_by=device_by, host=host, host_by=host_by, pinned=pinned, pinned_by=pinned_by)
+
+
+def counts_pinned(device: str) -> bool:
+    """Whether the device's driver counts the memory that it pins against the memlock limit.
+
+    NVIDIA's does not: it takes pages by itself and never asks for RLIMIT_MEMLOCK. Of others it is not known.
+    """
+    return device != "cpu" and not re.match(r"(NVIDIA|Tesla|Quadro|GeForce|TITAN)\b", device)
 
 
 def shortfalls(memory: Memory, limits: Limits) -> list[Shortfall]:

@@ -86,7 +86,8 @@ def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
     if weights is None:
         raise PlanError(f"The model's weights are {record['dtype']!r}; plans know float32, bfloat16 and float16")
     notes = []
-    if record["recomputes"]:
+    unseen = any(kept <= given for kept, given in zip(record["activation_bytes"], record["input_bytes"], strict=True))
+    if record["recomputes"] and unseen:
         notes.append("The loop recomputes activations: what layers would keep without that was not seen.")
     if hardware.device == "cpu":
         notes.append("There is no accelerator: host memory plays the device, and updates share the cores with it.")

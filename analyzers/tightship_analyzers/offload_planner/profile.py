@@ -110,6 +110,8 @@ class Profile(Section):
     """The limit that the loop gives to `clip_grad_norm_`; None: it does not clip, or the limit was not seen."""
     notes: Annotated[tuple[str, ...], ListOf(Line(500), 50)] = ()
     """What the profile could not see."""
+    device: Annotated[str, Line(200)] | None = None
+    """What the times of a recorded run are of; None: `hardware` says it, or nobody knows."""
     hardware: HardwareSpec | None = None
     """Where it was measured; a plan for another machine measures that one's rates."""
 

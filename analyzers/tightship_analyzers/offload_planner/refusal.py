@@ -21,7 +21,7 @@ def refuse(
 
     :raises PlanError: always.
     """
-    nearest = min(smallest, key=lambda one: _excess(shortfalls(one.memory, limits)))
+    nearest = min(smallest, key=lambda one: _to_change(shortfalls(one.memory, limits)))
     broken = shortfalls(nearest.memory, limits)
     worst = broken[0]
     change = next(_changes(profile, constraints, limits, nearest), None)
@@ -65,8 +65,11 @@ def _changes(profile: Profile, constraints: Constraints, limits: Limits, nearest
                 break
 
 
-def _excess(broken: list[Shortfall]) -> float:
-    return sum(one.needed / max(1, one.allowed) - 1 for one in broken)
+def _to_change(broken: list[Shortfall]) -> tuple[bool, float]:
+    """What is lacking; a limit that a setting lifts, and nothing else, is nearer than memory that is not there."""
+    return {one.what for one in broken} != {"pinned memory"}, sum(
+        one.needed / max(1, one.allowed) - 1 for one in broken
+    )
 
 
 def _other_ways(broken: list[Shortfall]) -> str:

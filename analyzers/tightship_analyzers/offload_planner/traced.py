@@ -22,7 +22,7 @@ from tightship_analyzers.facts.program.op_shapes import OpShapes
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
 from tightship_analyzers.offload_planner.traced_layers import Layers, find_layers, within
 from tightship_analyzers.trace.kineto.reader import open_trace
-from tightship_analyzers.trace.model import Int64s, Trace
+from tightship_analyzers.trace.model import NO_NAME, Int64s, Trace
 from tightship_analyzers.trace.step_marks import OPTIMIZER
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.model import Dtype, ModelSpec, Precision, Recompute
@@ -161,6 +161,7 @@ class _Reading:
             batch=batch,
             tokens=tokens,
             origin=Origin.TRACE,
+            device=None if self.trace.device_name == NO_NAME else self.trace.device_name[:200],
             steps=steps,
             spread_frac=min(1.0, max(TRACE_SPREAD_FRAC, spread)),
             state_bytes_per_parameter=self._state_bytes(),

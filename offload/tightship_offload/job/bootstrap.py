@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from tightship_offload.integrations.state_in_place import leave_state_in_place
 from tightship_offload.integrations.zero_grad import wait_for_no_update
 from tightship_offload.job.lost_updates import warn_of_lost_updates
 from tightship_offload.job.optimizer_watch import Move, on_move, on_optimizer
-from tightship_offload.job.owner import holders_of, is_alive
+from tightship_offload.job.owner import holder_of, holders_of, is_alive
 from tightship_offload.job.probe import Probe
 from tightship_offload.plan.file import read_plan
 from tightship_offload.plan.model import Clipping
@@ -76,9 +77,6 @@ def _apply(path: str, *, optional: bool) -> None:
             leave_state_in_place()
             report_to_run(engine_of(model), plan)
             warn_of_lost_updates(engine_of(model), _say)
-            if plan.optimizer.clipping is Clipping.SPECULATIVE:
-                # torch's reads every gradient, so that every early update would be taken back
-                torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
         except OffloadError as error:
             refused.append(error)
             _give_up(error, optional)
@@ -91,10 +89,14 @@ def _apply(path: str, *, optional: bool) -> None:
         return any(has_engine(part) for part in model.modules())
 
     def around(model: nn.Module, move: Move) -> AbstractContextManager[None]:
-        if refused or planned_part(model, plan) is None or (done and not windowed(model)):
+        if refused:
+            return nullcontext()
+        part = planned_part(model, plan) is None  # of a model that moves block by block
+        whole = holder_of(model, lambda one: fits(one, plan)) if part else model
+        if whole is None or (done and not windowed(whole)):
             return nullcontext()  # once the plan is applied, others like it (a teacher, an average) are the job's own
         try:
-            stay = OneLine(plan).layers_stay(model)
+            stay = OneLine(plan).layers_stay(whole)
             if not done:
                 moves.append((weakref.ref(model), move))
             return stay
@@ -105,6 +107,9 @@ def _apply(path: str, *, optional: bool) -> None:
 
     on_optimizer(met)
     on_move(around)
+    if plan.optimizer.clipping is Clipping.SPECULATIVE:
+        # torch's reads every gradient, so that every early update would be taken back
+        _replace_clipping(clip_grad_norm_)
 
 
 def _measure(record: Path, steps: int) -> None:
@@ -118,7 +123,6 @@ def _measure(record: Path, steps: int) -> None:
             if not holders:
                 raise OffloadError("The optimizer's parameters are not all of one model; measure a factory instead")
             started.append(Probe(holders[0], optimizer, steps, done))
-            _watch_clipping(started[0])
         except OffloadError as error:
             _end(str(error), 2)
 
@@ -129,15 +133,24 @@ def _measure(record: Path, steps: int) -> None:
         _end("", 0)
 
     on_optimizer(met)
+    _watch_clipping(started)
 
 
-def _watch_clipping(probe: Probe) -> None:
+def _watch_clipping(started: list[Probe]) -> None:
     real = torch.nn.utils.clip_grad_norm_
 
     def clip(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-        return probe.clip(lambda: real(parameters, max_norm, *args, **kwargs), float(max_norm))
+        if not started:
+            return real(parameters, max_norm, *args, **kwargs)
+        return started[0].clip(lambda: real(parameters, max_norm, *args, **kwargs), float(max_norm))
 
+    _replace_clipping(clip)
+
+
+def _replace_clipping(clip: Callable[..., Any]) -> None:
+    """Before the script imports anything: what it has imported by name, nobody replaces any more."""
     torch.nn.utils.clip_grad_norm_ = clip
+    torch.nn.utils.clip_grad.clip_grad_norm_ = clip
 
 
 def _give_up(error: OffloadError, optional: bool) -> None:

@@ -26,6 +26,12 @@ def is_alive(wanted: Callable[[nn.Module], bool]) -> bool:
     return any(wanted(one) for one in gc.get_objects() if _is_module(one) and "_parameters" in one.__dict__)
 
 
+def holder_of(part: nn.Module, wanted: Callable[[nn.Module], bool]) -> nn.Module | None:
+    """The wanted module that this one is a part of."""
+    alive = (one for one in gc.get_objects() if _is_module(one) and "_parameters" in one.__dict__)
+    return next((one for one in alive if id(part) in _parts(one) and wanted(one)), None)
+
+
 def _is_module(one: object) -> bool:
     # By its type: asking some objects for their class makes them act (proxies, deprecated names).
     return issubclass(type(one), nn.Module)

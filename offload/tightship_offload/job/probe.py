@@ -19,6 +19,8 @@ from torch.optim import Optimizer
 
 from tightship_offload.runtime.apply import describe
 from tightship_offload.runtime.blocks import Block, find_blocks
+from tightship_offload.runtime.saved_tensors import Hook
+from tightship_offload.runtime.window import graph_task
 
 WARM_UP = 2
 """Steps that are not timed: allocators, autotuning and optimizer state come into being in them."""
@@ -49,17 +51,18 @@ class Probe:
         self._weights: set[int] = set()
         self._batch: tuple[int, int | None] | None = None
         self._recomputes = False
+        self._saving: Any = None
+        self._recomputing: list[Any] = []
         self.clip_norm: float | None = None
         self._handles: list[Any] = [
-            model.register_forward_pre_hook(self._before_model, with_kwargs=True),
-            model.register_forward_hook(self._after_model),
+            model.register_forward_pre_hook(Hook(self._before_model), with_kwargs=True),
+            model.register_forward_hook(Hook(self._after_model)),
             optimizer.register_step_pre_hook(lambda *_: self._mark("step")),
             optimizer.register_step_post_hook(lambda *_: self._stepped()),
         ]
         for number, block in enumerate(self.blocks):
-            self._handles.append(block.module.register_forward_pre_hook(self._before(number), with_kwargs=True))
-            self._handles.append(block.module.register_forward_hook(self._after(number)))
-        self._saving: Any = None
+            self._handles.append(block.module.register_forward_pre_hook(Hook(self._before(number)), with_kwargs=True))
+            self._handles.append(block.module.register_forward_hook(Hook(self._after(number)), always_call=True))
 
     # ---- marks -----------------------------------------------------------------------------------------------------
 
@@ -80,7 +83,10 @@ class Probe:
         if self._batch is None:
             self._batch = batch_of((args, kwargs))
         if self._step == WARM_UP - 1 and not self._saved:
-            self._saving = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
+            self._saving = torch.autograd.graph.saved_tensors_hooks(
+                torch.compiler.disable(self._count),  # type: ignore[no-untyped-call]
+                torch.compiler.disable(lambda tensor: tensor),  # type: ignore[no-untyped-call]
+            )
             self._saving.__enter__()
 
     def _look(self) -> None:
@@ -95,8 +101,9 @@ class Probe:
 
     def _before(self, number: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if int(torch._C._current_graph_task_id()) != -1:
+            if graph_task() != -1:
                 self._recomputes = True
+                self._count_recomputed(number)
                 return
             self._inside = number
             tensors = list(tensors_in((args, kwargs)))
@@ -112,7 +119,9 @@ class Probe:
 
     def _after(self, number: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if int(torch._C._current_graph_task_id()) != -1:
+            if graph_task() != -1:
+                while self._recomputing:
+                    self._recomputing.pop().__exit__(None, None, None)
                 return
             self._inside = -1
             self._mark("layer returned", number)
@@ -140,6 +149,24 @@ class Probe:
             self._seen.add(key)
             self._saved[self._inside] += tensor.untyped_storage().nbytes()
         return tensor
+
+    def _count_recomputed(self, number: int) -> None:
+        """What a layer keeps while it is computed again, until its own backward is over."""
+        if self._step != WARM_UP - 1:
+            return
+        outer: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # the checkpoint's own
+        seen: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Any:
+            key = tensor.untyped_storage().data_ptr()
+            if key not in self._weights:
+                seen[key] = tensor.untyped_storage().nbytes()
+                self._saved[number] = max(self._saved[number], sum(seen.values()))
+            return tensor if outer is None else outer[0](tensor)
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, (lambda kept: kept) if outer is None else outer[1])
+        hooks.__enter__()
+        self._recomputing.append(hooks)
 
     def _stop_counting(self) -> None:
         if self._saving is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,27 @@ def test_plan_writes_a_plan_with_its_reasons(profile: Path, tmp_path: Path) -> N
     assert simulated["step_ns"]["value"] == plan.prediction.step_ns.value
     table = call("simulate", profile, "--plan", path).output
     assert "RESOURCE" in table and "compute" in table and "DEVICE WAITS FOR" in table
+
+
+def test_times_of_one_device_are_not_those_of_another(profile: Path, tmp_path: Path) -> None:
+    path, here = tmp_path / "plan.yaml", tmp_path / "cpu.yaml"
+    write_profile(replace(PROFILE, hardware=replace(HARDWARE, device="cpu")), here)
+    said = refused("plan", here, "-o", path, "--hardware", profile)
+    assert said.startswith(
+        "The times were recorded on 'cpu', and how long layers take on 'NVIDIA H200' does not follow"
+    )
+    said = refused("plan", profile, "-o", path, "--hardware", here)
+    assert said.startswith("The times were recorded on 'NVIDIA H200'")
+    assert not path.exists()
+    slower = tmp_path / "a100.yaml"
+    write_profile(replace(PROFILE, hardware=replace(HARDWARE, device="NVIDIA A100-SXM4-80GB")), slower)
+    times = []
+    for machine in (profile, slower):
+        call("plan", profile, "-o", path, "--slots", 4, "--resident", "", "--hardware", machine)
+        prediction = read_plan(path).prediction
+        assert prediction is not None
+        times.append(prediction.step_ns.value)
+    assert times[1] > 1.5 * times[0]
 
 
 def test_plan_in_json_lists_alternatives(profile: Path, tmp_path: Path) -> None:

@@ -226,9 +226,30 @@ def test_the_hosts_limits_bind_by_name() -> None:
     full = HostLimits(total=10**12, available=10**7, cgroup=None, cgroup_free=None, memlock=None)
     assert "host's available memory less 10 %" in refused(profile, hardware, Constraints(host=full, resident=()))
     locked = HostLimits(total=10**12, available=10**12, cgroup=None, cgroup_free=None, memlock=65536)
-    line = refused(profile, hardware, Constraints(host=locked, resident=()))
+    other = replace(hardware, device="AMD Instinct MI300X")
+    line = refused(profile, other, Constraints(host=locked, resident=()))
     assert "memlock limit (ulimit -l) allows 64.0 KiB" in line and "--pinned-budget" in line
-    assert limits_for(hardware, Constraints(host=locked, pinned_bytes=10**12)).pinned == 10**12
+    assert limits_for(other, Constraints(host=locked, pinned_bytes=10**12)).pinned == 10**12
+
+
+def test_memory_that_nvidias_driver_pins_is_not_held_against_memlock() -> None:
+    chance = random.Random(3)
+    profile, hardware = made_profile(chance), replace(made_hardware(chance), device="NVIDIA H200")
+    locked = HostLimits(total=10**12, available=10**12, cgroup=None, cgroup_free=None, memlock=65536)
+    assert limits_for(hardware, Constraints(host=locked)).pinned is None
+    search(profile, hardware, Constraints(host=locked, resident=()))
+
+
+def test_a_limit_that_a_setting_lifts_is_named_before_memory_that_is_not_there() -> None:
+    """Nothing resident needs pinned memory, everything resident a larger device: the first is to be had."""
+    chance = random.Random(SEED)
+    profile = made_profile(chance, layers=5, batch=4)
+    hardware = replace(made_hardware(chance), device="AMD Instinct MI300X")
+    least = Candidate(profile=profile, hardware=hardware, slots=2, recompute=Recompute.LAYER, micro_batches=4).memory
+    locked = HostLimits(total=10**12, available=10**12, cgroup=None, cgroup_free=None, memlock=65536)
+    search(profile, hardware, Constraints(device_bytes=least.device, pinned_bytes=10**13))
+    line = refused(profile, hardware, Constraints(device_bytes=least.device, host=locked))
+    assert "of pinned memory, and the memlock limit (ulimit -l) allows 64.0 KiB" in line
 
 
 def test_noise_between_like_layers_is_levelled() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from offload_exactness import Model  # noqa: E402
 from offload_loops import adamw, plain_step  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tightship_offload.job.probe import Probe  # noqa: E402
 
@@ -68,3 +70,69 @@ def test_a_model_that_is_moved_to_a_gpu_is_timed_there(monkeypatch: pytest.Monke
         plain_step(model, optimizer)
     assert records[0]["device"] == "a GPU"
     assert min(records[0]["forward_ns"]) > 0
+
+
+class Recomputing(Model):
+    reentrant = False
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+class ReentrantRecomputing(Recomputing):
+    reentrant = True
+
+
+def record_of(make: Callable[[], Any], prepare: Callable[[Any], Any] = lambda model: model) -> dict[str, Any]:
+    records: list[dict[str, Any]] = []
+    torch.manual_seed(7)
+    model = make()
+    optimizer = adamw(model.parameters())
+    Probe(model, optimizer, 1, records.append)
+    run = prepare(model)
+    while not records:
+        plain_step(run, optimizer)
+    return records[0]
+
+
+@pytest.mark.parametrize("kind", [Recomputing, ReentrantRecomputing])
+def test_what_a_layer_keeps_is_seen_where_it_is_computed_again(kind: type[Model]) -> None:
+    plain, recomputed = record_of(Model), record_of(kind)
+    assert recomputed["recomputes"] and not plain["recomputes"]
+    whole, inputs = plain["activation_bytes"], plain["input_bytes"]
+    # A layer's input is kept by the checkpoint; which of the two counts it is no matter.
+    for seen, kept, given in zip(recomputed["activation_bytes"], whole, inputs, strict=True):
+        assert kept - given <= seen <= kept + given
+
+
+def test_recomputing_under_a_probe_changes_no_number() -> None:
+    def losses(probed: bool) -> list[float]:
+        torch.manual_seed(7)
+        model = Recomputing()
+        optimizer = adamw(model.parameters())
+        if probed:
+            Probe(model, optimizer, 3, lambda record: None)
+        return [plain_step(model, optimizer).item() for _ in range(6)]
+
+    assert losses(True) == losses(False)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_compiled_model_is_timed_without_compiling_the_probe(whole: bool) -> None:
+    def compiled(model: Any) -> Any:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        if whole:
+            return torch.compile(model, backend="aot_eager")
+        for block in model.blocks:
+            block.compile(backend="aot_eager")
+        return model
+
+    record = record_of(Model, compiled)
+    # Each block is one piece, and all of them are one piece of code.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
+    assert not [code for code in torch._dynamo.utils.guard_failures if "probe" in code.co_filename]
+    assert min(record["forward_ns"]) > 0 and min(record["activation_bytes"]) > 0

@@ -85,7 +85,8 @@ def run(
     path = tmp_path / "train.py"
     path.write_text(script)
     env = {key: value for key, value in os.environ.items() if not key.startswith("TIGHTSHIP_")}
-    env |= {"PYTHONPATH": str(INJECT), "OMP_NUM_THREADS": "1"} | variables
+    paths = os.pathsep.join(filter(None, (str(INJECT), os.environ.get("PYTHONPATH"))))
+    env |= {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | variables
     return subprocess.run(
         [*python, str(path), *arguments],
         cwd=tmp_path,
@@ -269,6 +270,44 @@ def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path, warm: Python
     # All in one unit and per step; how near depends on what else the machine does.
     assert 0.05 * measured["step_ns"] < whole < 20 * measured["step_ns"]
     assert min(measured["forward_ns"]) > 0 and min(measured["backward_ns"]) > 0
+
+
+def test_clipping_is_seen_by_whatever_name_it_was_imported(tmp_path: Path, warm: Python) -> None:
+    record = tmp_path / "record.json"
+    script = "from torch.nn.utils import clip_grad_norm_\n" + SCRIPT.replace("nn.utils.clip_grad", "clip_grad")
+    done = run(tmp_path, "plain", script=script, TIGHTSHIP_OFFLOAD_MEASURE=str(record), TIGHTSHIP_OFFLOAD_STEPS="2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(record.read_text())["clip_norm"] == 1.0
+
+
+def test_early_updates_stand_under_a_clipping_imported_by_name(tmp_path: Path) -> None:
+    early = "optimizer: {start: during-backward, clipping: speculative}\n"
+    early += "loop: {micro_batches: 2, clip_norm: 1000000.0}\n"
+    script = "from torch.nn.utils import clip_grad_norm_\n" + SCRIPT.replace(
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 1e6)"
+    )
+    script += """
+import tightship_offload
+print(tightship_offload.engine_of(model).updates.taken_back)
+"""
+    done = run(tmp_path, "plain", script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path, PLAN + early))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["offloaded", "0"]
+
+
+def test_a_model_that_moves_block_by_block(tmp_path: Path, warm: Python) -> None:
+    script = (
+        SCRIPT.partition("make = ")[0]
+        + """
+for block in model.blocks:
+    block.to("meta")
+print(*(block.up.weight.device.type for block in model.blocks))
+"""
+    )
+    script = script.replace("block.up.weight", "next(block.parameters())")
+    done = run(tmp_path, python=warm, script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["meta", "cpu", "cpu", "cpu"]  # the first one is resident
 
 
 def test_a_script_without_repeated_blocks_cannot_be_measured(tmp_path: Path, warm: Python) -> None:
