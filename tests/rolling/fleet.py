@@ -142,8 +142,8 @@ class Reader:
 
     def _read(self) -> None:
         headers = {"authorization": f"Bearer {self.token}"}
-        last = time.monotonic()
         with httpx.Client(headers=headers, timeout=3.0, trust_env=False) as http:
+            last = time.monotonic()
             while not self._over.wait(PROBE_S):
                 self.asked += 1
                 for server in list(self.servers):
