@@ -38,6 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from installation import TOKEN, Installation
+from parts import wait_until
 from sqlalchemy import func, select
 from table import table
 from traffic import RUN, Traffic
@@ -160,6 +161,7 @@ def _play(installation: Installation, outcome: Outcome) -> None:
         api.post("/runs", job.record)
     traffic = Traffic(f"http://127.0.0.1:{installation.port}", TOKEN, random.Random(outcome.seed))
     traffic.start()
+    wait_until(lambda: bool(traffic.acknowledged), SETTLE_S)  # the trouble comes to something that works
     troubles = draw(outcome.seed)
     outcome.troubles = [str(one) for one in troubles]
     outcome.wrong += play(installation, troubles)
@@ -213,22 +215,25 @@ def main() -> int:
         seeds = random.Random(os.environ.get("TIGHTSHIP_SLICE")).sample(range(ALL), given.drawn)
     out = ROOT / "benchmarks" / "out" / "chaos"
     out.mkdir(parents=True, exist_ok=True)
+    file = out / "outcomes.json"
+    is_all = len(seeds) >= ALL
+    known: dict[int, Outcome] = {}
+    if file.exists() and (given.left or not is_all):
+        known = {one["seed"]: Outcome(**one) for one in json.loads(file.read_text())}
+    if given.left:
+        seeds = [seed for seed in seeds if seed not in known or known[seed].wrong]
     outcomes: list[Outcome] = []
-    if given.left and (out / "chaos.json").exists():
-        before = [Outcome(**one) for one in json.loads((out / "chaos.json").read_text())]
-        outcomes = [one for one in before if one.seed in seeds and not one.wrong]
-    of, done_before = len(seeds), {one.seed for one in outcomes}
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="tsc-") as folder:
         Path(folder).chmod(0o711)  # PostgreSQL runs as another user
         with ProcessPoolExecutor(given.parallel, spawn, _in, (folder,)) as pool:
-            for done in as_completed([pool.submit(schedule, seed, out) for seed in seeds if seed not in done_before]):
+            for done in as_completed([pool.submit(schedule, seed, out) for seed in seeds]):
                 outcomes.append(done.result())
-                _report(outcomes, of)
-                outcomes.sort(key=lambda one: one.seed)
-                (out / "chaos.json").write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n")
-                if of >= ALL:
-                    (ROOT / "docs" / "chaos.md").write_text(table(outcomes))
+                known[outcomes[-1].seed] = outcomes[-1]
+                _report(outcomes, len(seeds))
+                file.write_text(json.dumps([asdict(known[seed]) for seed in sorted(known)], indent=1) + "\n")
+                if is_all:
+                    (ROOT / "docs" / "chaos.md").write_text(table([known[seed] for seed in sorted(known)]))
     return int(any(one.wrong for one in outcomes))
 
 
