@@ -42,7 +42,7 @@ from parts import wait_until
 from sqlalchemy import func, select
 from table import table
 from traffic import RUN, Traffic
-from troubles import draw, is_alone, play
+from troubles import ALL, draw, is_alone, play
 
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database.engine import open_database
@@ -50,7 +50,6 @@ from tightship_platform.database.models import Capture, Run, RunAccount, Sample,
 from tightship_platform.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
-ALL = 100
 SETTLE_S = 60.0
 FINAL = ("analyzed", "failed", "expired")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from troubles import ALONE, CHAOS_S, FLEET, draw
+from troubles import ALL, ALONE, CHAOS_S, FLEET, draw
 
 if TYPE_CHECKING:
     from chaos import Outcome
 
 HEAD = """# What goes wrong, and what is lost
 
-`make chaos` runs a whole installation in each of 100 schedules: server, worker, agent, a real job, and a simulated host
-that sends its metrics late, twice and out of order and has captures made. For {chaos_s:.0f} s its parts are killed
+`make chaos` runs a whole installation in each of {all} schedules: server, worker, agent, a real job, and a simulated
+host that sends its metrics late, twice and out of order and has captures made. For {chaos_s:.0f} s its parts are killed
 (`kill -9`), stopped (`SIGSTOP`, later continued), restarted, meet disks that are full (`ENOSPC`) or broken (`EIO`), or
 have their clocks set by an hour. Then all is made well, and what was acknowledged is compared with what is there. Three
 of four schedules have PostgreSQL and Redis, which comes back empty; one has SQLite and a folder instead. A schedule's
@@ -37,8 +37,8 @@ def table(outcomes: list[Outcome]) -> str:
     well = sum(not one.wrong for one in outcomes)
     longest = max(outcomes, key=lambda one: one.took_s)
     lines = [
-        HEAD.format(chaos_s=CHAOS_S),
-        f"{well} of {len(outcomes)} schedules lost nothing, with {sum(drawn.values())} troubles, "
+        HEAD.format(chaos_s=CHAOS_S, all=ALL),
+        f"Of the {ALL}, {len(outcomes)} were played: {well} lost nothing, with {sum(drawn.values())} troubles, "
         f"{sum(one.rows for one in outcomes):,} acknowledged samples, {sum(one.steps for one in outcomes):,} steps and "
         f"{sum(captures.values()):,} captures ({states}). The longest took {longest.took_s:.0f} s (number "
         f"{longest.seed}).",

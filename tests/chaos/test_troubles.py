@@ -8,8 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from chaos import ALL
-from troubles import ALONE, FLEET, draw, is_alone
+from troubles import ALL, ALONE, FLEET, draw, is_alone
 
 LEAST = 5
 

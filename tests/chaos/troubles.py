@@ -10,6 +10,7 @@ from pathlib import Path
 
 from installation import LAUNCHED_EXIT_CODE, Installation
 
+ALL = 100
 CHAOS_S = 15.0
 HOUR_S = 3600
 _OURS = ("killed", "stopped", "clock", "full log")
