@@ -3,7 +3,7 @@
 Starts PostgreSQL and a server, and stores a run of `--days` with 8 devices at 1 Hz and the steps of each of `--ranks`
 every 10 s, a capture of all ranks with its analysis, and a fleet of `--runs` runs. Each page is asked for as a browser
 does; the page of a small run comes first, so that what the process loads once does not count. What counts is how far
-its largest resident size (VmHWM) rises above what it had before.
+its largest resident size (VmHWM) rises above what it had before: 0 where memory that earlier requests left was enough.
 
     python benchmarks/page_memory.py [--days 7] [--ranks 64] [--runs 5000] [--json-only]
 """
