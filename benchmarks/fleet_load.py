@@ -43,7 +43,9 @@ TARGET_P99_S = 1.0
 TARGET_FRESH_S = 30.0
 TARGET_CAUGHT_UP_S = 900.0
 SPREAD_S = 5.0
-"""Hosts begin evenly within this time, as long as their own period."""
+"""Hosts begin evenly within this time, as long as their own period; many of them within longer."""
+BEGIN_PER_S = 20
+"""Hosts that begin in a second: what they say at first takes longer."""
 
 
 def main() -> int:
@@ -87,14 +89,17 @@ async def load(server: FleetServer, count: int, seconds: float, *, captures: boo
     figures = Figures()
     hosts = [SimulatedHost(number, server.port, server.tokens[number], figures) for number in range(count)]
     with living(hosts) as tasks:
-        while any(host.beats < 2 for host in hosts):  # each is known then
+        while any(host.beats < 2 or host.late_s > SPREAD_S for host in hosts):  # each is known, and in time
             await asyncio.sleep(1)
         await asyncio.sleep(SPREAD_S)
         figures.clear()
         spent = Spent(server)
         if captures:
             tasks.append(asyncio.create_task(_ask_for_captures(hosts)))
-        await asyncio.sleep(seconds)
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(60.0, left_s))
+            sys.stderr.write(f"{seconds - left_s:.0f} s: {spent.figures(count)} {figures.summary()}\n")
         costs = spent.figures(count)
     return {"seconds": seconds, **costs, **figures.summary(), "faults": await faults_of(tasks)}
 
@@ -140,7 +145,8 @@ def _marked(database: Database) -> set[tuple[int, int]]:
 @contextlib.contextmanager
 def living(hosts: list[SimulatedHost]) -> Iterator[list[asyncio.Task[None]]]:
     """The hosts live as long as the block."""
-    tasks = [asyncio.create_task(host.live(SPREAD_S * host.number / len(hosts))) for host in hosts]
+    spread_s = SPREAD_S if hosts[0].behind else max(SPREAD_S, len(hosts) / BEGIN_PER_S)
+    tasks = [asyncio.create_task(host.live(spread_s * host.number / len(hosts))) for host in hosts]
     try:
         yield tasks
     finally:

@@ -85,6 +85,12 @@ class SimulatedHost:
         self._asked: dict[str, float] = {}
         self.beats = 0
         """Heartbeats that the server took."""
+        self._due_s = 0.0
+
+    @property
+    def late_s(self) -> float:
+        """How long its next fresh batch has been due."""
+        return time.monotonic() - self._due_s
 
     @property
     def behind(self) -> int:
@@ -102,15 +108,15 @@ class SimulatedHost:
             number = 0
             while True:
                 # A batch is due when its time is over; what is fresh goes first, as in an agent.
-                while time.monotonic() < self._begun_s + (number + 1) * PERIOD_S:
+                self._due_s = self._begun_s + (number + 1) * PERIOD_S
+                while time.monotonic() < self._due_s:
                     if not self.behind:
-                        await asyncio.sleep(self._begun_s + (number + 1) * PERIOD_S - time.monotonic())
+                        await asyncio.sleep(self._due_s - time.monotonic())
                     elif await self._deliver_batch(self._next_old, "old batch"):
                         self._next_old += 1
                         self._figures.old += 1
                 if await self._deliver_batch(number, "batch"):
-                    newest_s = self._begun_s + (number + 1) * PERIOD_S - 1
-                    self._figures.ages_s.append(time.monotonic() - newest_s)
+                    self._figures.ages_s.append(time.monotonic() - (self._due_s - 1))
                     number += 1
                 beat = self._bodies.heartbeat(now_ns(), self.behind, (self._away + number) * STEPS)
                 answer = await self._post(self._deliver, "heartbeat", "/hosts/heartbeat", beat)

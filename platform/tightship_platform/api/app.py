@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from tightship_platform import __version__
 from tightship_platform.api.auth import Access, local_token
 from tightship_platform.api.bodies import BodyLimit
-from tightship_platform.api.deliveries import Deliveries, Groups
+from tightship_platform.api.deliveries import GROUPS_AT_ONCE, Deliveries, Groups
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.figures import Figures
@@ -101,7 +101,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.drain = Drain(settings.drain_s)
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
-    groups = Groups(database)
+    groups = Groups(open_database(settings, connections=GROUPS_AT_ONCE))
     app.state.polls = Polls(database)
     app.state.host_rates = Rates(settings.requests_per_host, "TIGHTSHIP_REQUESTS_PER_HOST")
     app.state.refusals = Refusals(database)

@@ -89,11 +89,9 @@ class Deliveries:
         delivery = prepare(said, known, now) if known is not None else None
         if delivery is None:
             return None
-        try:
-            is_stored = await self._groups.store(delivery)
-        except Exception:
+        is_stored = await self._groups.store(delivery)
+        if is_stored is None:
             self._known_hosts.forget(caller, said.host)
-            raise
         if not is_stored:
             return None
         if isinstance(delivery.answer, HeartbeatReceived):
@@ -111,25 +109,31 @@ def _batch_received(rows: int) -> bytes:
 
 
 class Groups:
-    """Deliveries that are stored together, and by themselves when something is wrong with one of them."""
+    """Deliveries that are stored together, and by themselves when something is wrong with one of them.
+
+    :param database: with at least GROUPS_AT_ONCE connections that nobody else uses: those that go the long way, many at
+        first, must not keep others from the short one.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._pool = ThreadPoolExecutor(GROUPS_AT_ONCE, "ingest")
-        self._waiting: list[tuple[Delivery, asyncio.Future[bool]]] = []
+        self._waiting: list[tuple[Delivery, asyncio.Future[bool | None]]] = []
         self._under_way = 0
 
     def close(self) -> None:
         """Nothing more is stored."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._database.close()
 
-    async def store(self, delivery: Delivery) -> bool:
-        """Whether it is committed; False: it has changed nothing, and has to go the long way.
+    async def store(self, delivery: Delivery) -> bool | None:
+        """Whether it is committed; otherwise it has changed nothing, and has to go the long way. None: something was
+        wrong with it or another one, such as a device that is gone.
 
         :raises DBAPIError: there is trouble with the database.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[bool] = loop.create_future()
+        done: asyncio.Future[bool | None] = loop.create_future()
         self._waiting.append((delivery, done))
         if len(self._waiting) == 1:
             # Of no request: what a group logs is not about the one that began it.
@@ -146,7 +150,7 @@ class Groups:
     def _end(
         self,
         loop: asyncio.AbstractEventLoop,
-        group: list[tuple[Delivery, asyncio.Future[bool]]],
+        group: list[tuple[Delivery, asyncio.Future[bool | None]]],
         ended: asyncio.Future[set[int]],
     ) -> None:
         self._under_way -= 1
@@ -159,7 +163,7 @@ class Groups:
             elif isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and error.connection_invalidated):
                 done.set_exception(error)
             else:
-                done.set_result(False)  # alone, each learns what is wrong with it
+                done.set_result(None)  # alone, each learns what is wrong with it
         self._begin(loop)
 
     def _store(self, deliveries: list[Delivery]) -> set[int]:

@@ -90,7 +90,7 @@ class Database:
         self.close()
 
 
-def open_database(settings: Settings, limits: TimeLimits | None = None) -> Database:
+def open_database(settings: Settings, limits: TimeLimits | None = None, *, connections: int = CONNECTIONS) -> Database:
     """Open the database for work, by default within the time limits of requests.
 
     A file or database of another schema is left exactly as it is.
@@ -105,7 +105,7 @@ def open_database(settings: Settings, limits: TimeLimits | None = None) -> Datab
         schema.check(probe)
     finally:
         probe.dispose()
-    return Database(_engine(url, limits))
+    return Database(_engine(url, limits, connections=connections))
 
 
 def open_probe(settings: Settings) -> Engine:

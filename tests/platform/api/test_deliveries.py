@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -77,6 +78,21 @@ def test_what_was_removed_meanwhile_costs_the_others_nothing(served: Served, htt
     assert len(found) == HOSTS
 
 
+def test_who_goes_the_long_way_keeps_nobody_from_the_short_one(
+    platform_env: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connections of the requests are taken: a host that is known is stored all the same."""
+    served = serve(platform_env.settings)
+    now = now_ns()
+    with served.http() as http:
+        assert http.post("/batches", json=body(0, now)).status_code == 200
+        pool: Any = served.database.engine.pool
+        with ExitStack() as taken:
+            for _ in range(pool.size() + pool._max_overflow):
+                taken.enter_context(served.database.engine.connect())
+            assert http.post("/batches", json=body(0, now + NS_PER_S)).status_code == 200
+
+
 def test_a_group_that_is_held_up_holds_up_no_other(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
@@ -86,7 +102,7 @@ def test_a_group_that_is_held_up_holds_up_no_other(served: Served, monkeypatch: 
         return deliveries
 
     monkeypatch.setattr(quick, "store", store)
-    groups = Groups(served.database)
+    groups = Groups(open_database(served.settings))
 
     async def both() -> None:
         held, free = (
