@@ -120,6 +120,8 @@ class Groups:
         self._pool = ThreadPoolExecutor(GROUPS_AT_ONCE, "ingest")
         self._waiting: list[tuple[Delivery, asyncio.Future[bool | None]]] = []
         self._under_way = 0
+        self._is_overdue = False
+        """Some have waited long enough, and go as soon as a group has ended."""
 
     def close(self) -> None:
         """Nothing more is stored."""
@@ -146,6 +148,7 @@ class Groups:
             self._under_way += 1
             work = loop.run_in_executor(self._pool, self._store, [delivery for delivery, _ in group])
             work.add_done_callback(lambda ended, group=group: self._end(loop, group, ended))  # type: ignore[misc]
+        self._is_overdue = bool(self._waiting)
 
     def _end(
         self,
@@ -164,7 +167,8 @@ class Groups:
                 done.set_exception(error)
             else:
                 done.set_result(None)  # alone, each learns what is wrong with it
-        self._begin(loop)
+        if self._is_overdue:
+            self._begin(loop)
 
     def _store(self, deliveries: list[Delivery]) -> set[int]:
         """Ids of those that are committed."""
