@@ -27,10 +27,10 @@ from tightship_platform.queries import wholeness
 from tightship_platform.queries.fleet import fleet_account
 from tightship_platform.queries.hosts import list_hosts
 from tightship_platform.queries.runs import list_runs
-from tightship_platform.removal import old, runs
-from tightship_platform.removal.requested import Kind, begin_all
 from tightship_platform.samples.past_accounts import DELETED
 from tightship_platform.samples.retention import DAY_NS, day_of
+from tightship_platform.tasks.removal import old, runs
+from tightship_platform.tasks.removal.requested import Kind, begin_all
 
 DAY = day_of(T0)
 NEVER_S = time.monotonic() + 10_000

@@ -26,12 +26,12 @@ from tightship_analyzers.metrics.step_filter import launched_between
 from tightship_analyzers.ranks.arrivals import collective_arrivals
 from tightship_analyzers.trace.blocks import Progress
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import TightshipError
 from tightship_platform.results.analysis.figures import FactCost
 from tightship_platform.results.analysis.finding import TraceFinding
 from tightship_platform.results.analysis.rank import RankAnalysis, is_stretched
 from tightship_platform.results.finding import FindingSaving
+from tightship_platform.text import shown
 from tightship_platform.vocabulary import Method, Standing
 
 UNKNOWN_RANK = -1

@@ -10,7 +10,6 @@ from tightship_analyzers.metrics.queue_length import queue_length
 from tightship_analyzers.metrics.sequences import kernel_sequences
 from tightship_analyzers.metrics.user_annotations import annotation_times
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.analysis.figures import (
     AnnotationFigures,
     CallFigures,
@@ -21,6 +20,7 @@ from tightship_platform.results.analysis.figures import (
     SequenceFigures,
 )
 from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.text import shown
 
 NAME_CHARS = 500
 MOST_ANNOTATIONS, MOST_SEQUENCES, MOST_KERNELS = 100, 20, 20

@@ -12,10 +12,10 @@ from tightship_analyzers.analysis.step_account import StepAccount
 from tightship_analyzers.analysis.summary import uncovered
 from tightship_analyzers.metrics.step_filter import without_last_step
 from tightship_analyzers.metrics.trace_diff import DiffRow, Total, TraceDiff, TraceTotals, trace_diff
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import TightshipError
 from tightship_platform.results.not_applicable import NotApplicable
 from tightship_platform.results.trace_diff import DiffChange, DiffReport, DiffSide, DiffTotal
+from tightship_platform.text import shown
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from tightship_analyzers.analysis.named_traces import ReadingBars, named_traces
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.rank_processes import analyze_files
 from tightship_analyzers.analysis.wanted import Wanted
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.analysis.run import RunAnalysis
+from tightship_platform.text import shown
 from tightship_platform.units import format_ns, plural
 
 

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from tightship_analyzers.analysis.sources import sources_of
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import TightshipError
+from tightship_platform.text import shown
 
 CAPTURES = "capture_traces"
 """Folder for captures of graphs beside the traces that replay them. Source: https://github.com/AMD-AGI/TraceLens, whose

@@ -10,9 +10,9 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.model import Trace
 from tightship_analyzers.trace.step_marks import PROFILER, SERVER
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.text import shown
 
 
 def step_names(trace: Trace, steps: Steps) -> list[tuple[int, str]]:

@@ -28,7 +28,6 @@ from tightship_analyzers.metrics.step_filter import launched_between, without_la
 from tightship_analyzers.metrics.steps import steps
 from tightship_analyzers.metrics.temporal import temporal_breakdown
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.analysis.figures import (
     MOST_PLACES,
     CausedTime,
@@ -48,6 +47,7 @@ from tightship_platform.results.analysis.figures import (
 )
 from tightship_platform.results.analysis.rank import RankFigures
 from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.text import shown
 
 NAME_CHARS = 500
 MOST_ON_PATH = 10

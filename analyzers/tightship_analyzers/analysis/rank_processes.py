@@ -18,8 +18,8 @@ from typing import Any
 from tightship_analyzers.analysis.analyze_rank import OtherRank, analyze_rank
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.wanted import Wanted
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import TightshipError
+from tightship_platform.text import shown
 
 TELL_EVERY_S = 0.1
 

@@ -10,8 +10,8 @@ import re
 from tightship_analyzers import trace as traces
 from tightship_analyzers.trace.blocks import Progress
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.errors import TightshipError
+from tightship_platform.text import shown
 
 _TABLE = re.compile(r"(?P<path>.*\.parquet)(?:#rank=(?P<rank>\d{1,9}))?", re.DOTALL)
 

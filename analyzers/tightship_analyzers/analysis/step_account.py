@@ -8,8 +8,8 @@ from tightship_analyzers.facts.idle.step_split import StepSplit
 from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.analysis.rank import device_label
+from tightship_platform.text import shown
 
 
 class StepAccount:

@@ -23,9 +23,9 @@ from tightship_analyzers.metrics.kernel_classes import kernel_classes
 from tightship_analyzers.trace.coverage import work_calls
 from tightship_analyzers.trace.intervals import union_of
 from tightship_analyzers.trace.model import EventKind, Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.analysis import rank as public
 from tightship_platform.results.analysis.rank import StepLength, TraceSummary
+from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, SavingUnit
 

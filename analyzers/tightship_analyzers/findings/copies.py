@@ -17,8 +17,8 @@ from tightship_analyzers.graph.edits import Edits, Float64s
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, plural
 
 

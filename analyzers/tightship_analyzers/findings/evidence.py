@@ -16,8 +16,8 @@ from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Names, Table
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Change, Fact, Gap, GapLane, GapSpan
+from tightship_platform.text import shown
 
 MAX_SPANS = 200
 """Per lane; the longest are kept, so that whatever encloses a kept span is kept too."""

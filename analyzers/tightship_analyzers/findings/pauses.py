@@ -33,8 +33,8 @@ from tightship_analyzers.findings.model import Finding, Rule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.columns import Int32s, Int64s, Table
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 

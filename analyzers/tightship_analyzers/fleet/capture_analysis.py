@@ -24,7 +24,6 @@ from tightship_analyzers.fleet.idle_cores import idle_cores_frac
 from tightship_analyzers.fleet.stored_parts import pack_part, unpack_part
 from tightship_analyzers.fleet.untraced_steps import untraced_step_ns
 from tightship_analyzers.rules.catalogue import catalogue_version
-from tightship_analyzers.trace.text import shown
 from tightship_platform import captures
 from tightship_platform.captures import Work, store_owner
 from tightship_platform.captures.artifact_store import ArtifactStore
@@ -37,6 +36,7 @@ from tightship_platform.results.analysis.run import VERSION, RunAnalysis
 from tightship_platform.results.packed import Unpackable, pack
 from tightship_platform.tasks.app import SOFT_LIMIT_S
 from tightship_platform.tasks.time_limit import OutOfTime, time_limit
+from tightship_platform.text import shown
 from tightship_platform.units import now_ns, plural
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from tightship_analyzers.metrics.step_filter import launched_ns
 from tightship_analyzers.trace.columns import Bools, Int64s
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Trace
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.not_applicable import NotApplicable
+from tightship_platform.text import shown
 
 NO_COLLECTIVES = NotApplicable("needs collectives on the device; the trace holds none")
 NO_HOST_COLLECTIVES = NotApplicable("needs device events, or collectives of gloo on the CPU; the trace holds neither")

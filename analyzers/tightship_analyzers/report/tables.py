@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tightship_analyzers.report.sentences import by_cause_and_place, rates_of
-from tightship_analyzers.trace.text import label
 from tightship_platform.results.analysis.figures import (
     CausedTime,
     CopyFigures,
@@ -18,6 +17,7 @@ from tightship_platform.results.analysis.figures import (
 )
 from tightship_platform.results.analysis.rank import RankAnalysis
 from tightship_platform.results.analysis.skew import RankComparison
+from tightship_platform.text import label
 from tightship_platform.units import format_bytes, format_frac, format_ns
 
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from tightship_analyzers.report.model import Report, Section
 from tightship_analyzers.report.tables import Kind, Table, cell_text
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.analysis.figures import FactCost
 from tightship_platform.results.analysis.rank import RankAnalysis
+from tightship_platform.text import shown
 from tightship_platform.units import format_ns
 
 SHOWN: Mapping[str, tuple[int, tuple[str, ...]]] = {

@@ -15,11 +15,11 @@ from tightship_platform.database import partitions
 from tightship_platform.database.audit import audit, remove_old_entries
 from tightship_platform.database.per_process import process_database
 from tightship_platform.processes.steady_clock import SteadyClock
-from tightship_platform.removal import old, runs
 from tightship_platform.samples import retention, rollups
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
 from tightship_platform.tasks.quietly import quietly
+from tightship_platform.tasks.removal import old, runs
 from tightship_platform.units import format_bytes, now_ns, plural
 
 log = logging.getLogger(__name__)

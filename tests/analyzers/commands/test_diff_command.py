@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from device_trace import DeviceTrace
 
 from tightship_analyzers.commands.diff import diff
-from tightship_analyzers.trace.text import label
+from tightship_platform.text import label
 
 GEMM = "void cutlass::gemm<float, 128ul>(float const*, float*)"
 

@@ -38,6 +38,7 @@ def served(shared: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     if shared.get("/health") is None:
         shared.start_server()
     monkeypatch.setenv("TIGHTSHIP_SERVER", shared.environ["TIGHTSHIP_SERVER"])
+    monkeypatch.setenv("TIGHTSHIP_TOKEN", (Path(shared.environ["TIGHTSHIP_HOME"]) / "token").read_text().strip())
     return shared
 
 

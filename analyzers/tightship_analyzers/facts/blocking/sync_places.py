@@ -13,7 +13,7 @@ from tightship_analyzers.facts.memo import Facts, Needs
 from tightship_analyzers.facts.program.places import Places
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 
 class SyncKind(StrEnum):

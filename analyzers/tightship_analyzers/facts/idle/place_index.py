@@ -12,7 +12,7 @@ from tightship_analyzers.facts.program.frames import place_of
 from tightship_analyzers.trace.columns import Int32s, Int64s
 from tightship_analyzers.trace.model import Names
 from tightship_analyzers.trace.open_rows import OpenRows
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 MODULE = "nn.Module: "
 MAX_PATH = 200

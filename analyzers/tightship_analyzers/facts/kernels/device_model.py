@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from tightship_analyzers import hardware
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.model import NO_NAME, Bools, Int64s
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 MAX_FILLED_FRAC = 0.5
 """Blocks per multiprocessor up to which a kernel counts as small."""

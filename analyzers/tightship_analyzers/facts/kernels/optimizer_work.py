@@ -16,7 +16,7 @@ from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools, DeviceEvents, HostOps, Int32s, Int64s, Table
 from tightship_analyzers.trace.step_marks import OPTIMIZER
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 MAX_NAME = 60
 MOST_FRAC = 0.9

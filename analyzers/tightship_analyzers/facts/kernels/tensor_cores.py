@@ -10,7 +10,7 @@ from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.trace.joins import numbers_in
 from tightship_analyzers.trace.model import DeviceProperties
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 BUILT_FOR = re.compile(
     r"(?<![a-z0-9])(?:(volta|turing|ampere|hopper|blackwell)_|sm_?(\d{2,3})(?:_|[a-z]?\b)|cutlass_(\d{2,3})_)",

@@ -17,7 +17,7 @@ import numpy as np
 from tightship_analyzers.facts.memo import Facts, Needs, NotApplicable
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.model import Frames, Names
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 LIBRARIES = frozenset(
     [

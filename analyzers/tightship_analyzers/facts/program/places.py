@@ -12,7 +12,7 @@ from tightship_analyzers.facts.program.frames import ThreadFrames
 from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.model import HostOps, Int64s, Names
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 MAX_ROWS = 2000
 """Of an operator set that is spread over more calls, the costliest ones decide about the place."""

@@ -16,7 +16,7 @@ from tightship_analyzers.facts.program.work_threads import AUTOGRAD_NODE
 from tightship_analyzers.facts.roofline.chains import Chains, own_operators
 from tightship_analyzers.metrics.launching_ops import innermost
 from tightship_analyzers.trace.model import Frames, HostOps, Int64s
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 
 INSTANCE = re.compile(r"_\d+$")
 MAX_NAME = 100

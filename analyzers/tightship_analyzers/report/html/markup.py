@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import unbroken
 
 NAME_CHARS = 300

@@ -44,8 +44,8 @@ from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplica
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools
 from tightship_analyzers.trace.op_table.op_types import POINT_TO_POINT
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.text import shown
 
 MIN_STEP_FRAC = 0.10
 """Share of the step below which it is no finding; source: the profiler's TensorBoard plugin."""

@@ -45,7 +45,7 @@ from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, NotApplica
 from tightship_analyzers.findings.pauses import Pauses
 from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 RANGES = re.compile(r"^gloo:")

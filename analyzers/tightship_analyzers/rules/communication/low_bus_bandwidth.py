@@ -59,7 +59,7 @@ from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Judgement, NotApplicable, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.model import Bools
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, format_frac, plural
 
 MIN_STEP_FRAC = 0.02

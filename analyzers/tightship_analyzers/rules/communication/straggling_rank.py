@@ -41,8 +41,8 @@ from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RankRule, Saving
 from tightship_analyzers.ranks.compared_ranks import ComparedRanks
 from tightship_analyzers.ranks.skew import ArrivalSkew
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.analysis.skew import RankSkew
+from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import Method
 

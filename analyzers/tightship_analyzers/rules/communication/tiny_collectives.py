@@ -66,7 +66,7 @@ from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, T
 from tightship_analyzers.trace.communication import COLLECTIVE_OPS
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import HostOps, Int64s
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, format_ns
 
 MIN_PER_STEP = 8

@@ -86,8 +86,8 @@ from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.joins import first_rows
 from tightship_analyzers.trace.open_rows import OpenRows
 from tightship_analyzers.trace.step_marks import OPTIMIZER
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 MIN_STEP_FRAC = 0.02

@@ -53,8 +53,8 @@ from tightship_analyzers.findings.claim import in_window
 from tightship_analyzers.findings.evidence import change, fact, timeline
 from tightship_analyzers.findings.model import Finding, Judgement, Saving, TraceRule
 from tightship_analyzers.trace.intervals import Intervals, union_of
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.text import shown
 from tightship_platform.units import format_frac, format_ns, plural
 
 __all__ = ["MIN_REPEATS", "MIN_STEP_FRAC", "RULE", "judge"]

@@ -55,8 +55,8 @@ from tightship_analyzers.trace.columns import EventKind
 from tightship_analyzers.trace.copy_memory import CopyMemory
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Bools, DeviceEvents, Frames, Int64s
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, plural
 
 MIN_STEP_FRAC = 0.05

@@ -71,8 +71,8 @@ from tightship_analyzers.findings.kernel_sizes import advice_on
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.text import shown
 from tightship_platform.results.evidence import Fact
+from tightship_platform.text import shown
 from tightship_platform.units import format_frac, plural
 
 MIN_STEP_FRAC = 0.05

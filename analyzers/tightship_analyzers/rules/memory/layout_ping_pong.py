@@ -44,7 +44,7 @@ from tightship_analyzers.findings.evidence import change, fact
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 CONVERSIONS = re.compile(

@@ -55,7 +55,7 @@ from tightship_analyzers.findings.issued import calls_of, issued
 from tightship_analyzers.findings.model import NOISE_FRAC, Finding, Judgement, TraceRule
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Int64s
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import format_bytes, plural
 
 

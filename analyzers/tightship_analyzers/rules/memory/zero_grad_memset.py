@@ -53,7 +53,7 @@ from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
 from tightship_analyzers.trace.intervals import Intervals, union_of
 from tightship_analyzers.trace.model import Annotations, Frames
-from tightship_analyzers.trace.text import shown
+from tightship_platform.text import shown
 from tightship_platform.units import plural
 
 

@@ -11,10 +11,10 @@ from tightship_platform.captures import store_owner
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
-from tightship_platform.removal import runs
-from tightship_platform.removal.requested import Kind, begin_all
 from tightship_platform.results.removal import Removal
 from tightship_platform.settings import Settings
+from tightship_platform.tasks.removal import runs
+from tightship_platform.tasks.removal.requested import Kind, begin_all
 from tightship_platform.vocabulary import Scope
 
 router = scoped_router("deletion")

@@ -27,8 +27,8 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Host, RemovedRun, Run, Trace
 from tightship_platform.database.trouble import is_away
 from tightship_platform.errors import TightshipError
-from tightship_platform.removal.runs import begin, finish
 from tightship_platform.samples.retention import BUDGET_S, DAY_NS, newest_sample_ns
+from tightship_platform.tasks.removal.runs import begin, finish
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState, RunState
 

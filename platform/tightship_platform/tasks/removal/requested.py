@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from tightship_platform import validation
 from tightship_platform.database.models import CaptureSchedule, Opportunity, Plan, Run, UserTeam, Workflow
 from tightship_platform.errors import Conflict, NotFound
-from tightship_platform.removal.runs import begin, remove_if_empty
+from tightship_platform.tasks.removal.runs import begin, remove_if_empty
 from tightship_platform.units import now_ns, plural
 from tightship_platform.vocabulary import RunState
 
