@@ -8,7 +8,8 @@ import ipaddress
 import os
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -197,24 +198,35 @@ class LocalUser(httpx.Auth):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
-        """Add the token.
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
+        """Add the token, and ask again where the server began to listen after it was looked for.
 
         :raises TokenWithheld: the file is of no use, or another user listens there.
         """
+        if self._add(request):
+            yield request
+            return
+        response = yield request
+        can_repeat = isinstance(request.stream, httpx.ByteStream)
+        if response.status_code == HTTPStatus.UNAUTHORIZED and can_repeat and self._add(request):
+            yield request
+
+    def _add(self, request: httpx.Request) -> bool:
+        """Add the token; False: there is none, or nobody listens."""
         try:
             token = read_token(local_token_path(self._settings.home))
         except Invalid as error:
             raise TokenWithheld(self._settings.server, str(error)) from error
-        if token:
-            url = request.url
-            uids = listening_users(url.host, url.port or (443 if url.scheme == "https" else 80))
-            strangers = uids - {os.geteuid(), 0}
-            if strangers:
-                raise TokenWithheld(self._settings.server, f"another user, {min(strangers)}, listens there")
-            if uids:
-                request.headers["authorization"] = f"Bearer {token}"
-        yield request
+        if not token:
+            return False
+        url = request.url
+        uids = listening_users(url.host, url.port or (443 if url.scheme == "https" else 80))
+        strangers = uids - {os.geteuid(), 0}
+        if strangers:
+            raise TokenWithheld(self._settings.server, f"another user, {min(strangers)}, listens there")
+        if uids:
+            request.headers["authorization"] = f"Bearer {token}"
+        return bool(uids)
 
 
 def credentials(settings: Settings) -> httpx.Auth | None:
@@ -232,7 +244,7 @@ class _Bearer(httpx.Auth):
     def __init__(self, token: str) -> None:
         self._header = f"Bearer {token}"
 
-    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
         request.headers["authorization"] = self._header
         yield request
 

@@ -318,3 +318,17 @@ def test_the_command_prints_a_link_for_ones_own_server_and_says_what_else_to_do(
     assert other.returncode == 2
     (line,) = other.stderr.splitlines()
     assert "is no server of yours" in line and f"{served.url}/login" in line
+
+
+def test_a_server_that_begins_to_listen_after_it_was_looked_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at who listens and the connection it may start: the client asks once more, with the token."""
+    looks: list[set[int]] = [set()]
+    monkeypatch.setattr(
+        "tightship_platform.client.listening_users",
+        lambda host, port: looks.pop() if looks else listening_users(host, port),
+    )
+    with ApiClient(replace(served.settings, server=served.url)) as api:
+        assert api.get("/runs") == []
+    assert looks == []
