@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from offload_machines import machine
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.checkpoint import checkpoint
 
-from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.race_detector import Ledger
 from tightship_offload.runtime.apply import apply
 from tightship_offload.runtime.engine import Engine, engine_of
@@ -27,8 +27,6 @@ LAYERS = 5
 WIDTH = 16
 VOCABULARY = 11
 STEPS = 50
-MAX_DELAY_S = 0.0003
-DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +192,7 @@ def reference(training: Training, steps: int = STEPS) -> dict[str, Tensor]:
 
 
 def windowed(
-    case: Case, steps: int = STEPS, *, prefetch: int | None = None, **backend: Any
+    case: Case, steps: int = STEPS, *, prefetch: int | None = None, kind: str | None = None, **backend: Any
 ) -> tuple[dict[str, Tensor], Engine, Ledger]:
     """Everything that it ends with under the window, watched for races.
 
@@ -202,20 +200,17 @@ def windowed(
     engine's own choice brings a layer back to where it was more often than not, which would hide a stale view.
 
     :param prefetch: None: drawn by the seed, too.
+    :param kind: of machine; None: what the running test is on.
     """
     ledger = Ledger()
-    settings: dict[str, Any] = {"poison": True, "delay_s": MAX_DELAY_S, "seed": case.seed, "deadline_s": DEADLINE_S}
-    machine = CpuBackend(ledger=ledger, **settings | backend)
     model, optimizer = make(case.training)
-    try:
+    with machine(kind, **{"ledger": ledger, "seed": case.seed} | backend) as on:
         chance = random.Random(case.seed)
         ahead = chance.randrange(case.window) if prefetch is None else prefetch
-        apply(model, optimizer, window=case.window, resident=case.resident, prefetch=ahead, backend=machine)
+        apply(model, optimizer, window=case.window, resident=case.resident, prefetch=ahead, backend=on)
         engine_of(model).pool.choose = chance.choice
         losses = train(model, optimizer, case.training, steps)
         return everything(model, optimizer, losses), engine_of(model), ledger
-    finally:
-        machine.close()
 
 
 def everything(model: nn.Module, optimizer: torch.optim.Optimizer, losses: list[Tensor]) -> dict[str, Tensor]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from offload_exactness import VOCABULARY, Model, differences, everything
+from offload_machines import machine
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 import tightship_offload as offload
-from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.race_detector import Ledger
 
 STEPS = 12
@@ -38,18 +39,15 @@ def same(
         model = make_model()
         optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
         ledger = Ledger()
-        machine = CpuBackend(ledger=ledger, poison=True, delay_s=0.0003, seed=1, deadline_s=60)
+        with machine(ledger=ledger) if with_window else nullcontext() as on:
 
-        def start(
-            model: Any = model, optimizer: Any = optimizer, machine: Any = machine, on: bool = with_window
-        ) -> None:
-            if on:
-                assert offload.apply(model, optimizer, window=window, backend=machine, **options) == (model, optimizer)
+            def start(model: Any = model, optimizer: Any = optimizer, on: Any = on) -> None:
+                if on is not None:
+                    assert offload.apply(model, optimizer, window=window, backend=on, **options) == (model, optimizer)
 
-        torch.manual_seed(11)
-        losses = loop(model, optimizer, start)
-        results.append(everything(model, optimizer, losses))
-        machine.close()
+            torch.manual_seed(11)
+            losses = loop(model, optimizer, start)
+            results.append(everything(model, optimizer, losses))
         assert ledger.races == []
         assert not with_window or ledger.accesses
     assert differences(*results) == []

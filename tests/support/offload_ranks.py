@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from offload_exactness import VOCABULARY, Model, everything
+from offload_machines import Running, machine
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from waiting import PATIENCE_S
 
 import tightship_offload as offload
-from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.race_detector import Ledger
 
 STEPS = 12
@@ -53,28 +54,29 @@ def train(kind: str, early: bool, window: bool) -> dict[str, Tensor]:
     model.blocks[1].requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, fused=True)
     ledger = Ledger()
-    if window:
-        machine = CpuBackend(poison=True, delay_s=0.0003, seed=rank, ledger=ledger, deadline_s=60)
-        declared = offload.EarlyUpdates() if early else None
-        run, _ = offload.apply(model, optimizer, window=2, early=declared, backend=machine)
-    else:
-        run = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-    torch.manual_seed(100 + rank)
-    losses = []
-    for _ in range(STEPS):
-        tokens = torch.randint(0, VOCABULARY, (2, 6))
-        loss = F.cross_entropy(run(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        norm = offload.clip_grad_norm_(model.parameters(), 2.5)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses += [loss.detach(), norm]
+    with machine(seed=rank, ledger=ledger) if window else nullcontext() as on:
+        if on is not None:
+            declared = offload.EarlyUpdates() if early else None
+            run, _ = offload.apply(model, optimizer, window=2, early=declared, backend=on)
+        else:
+            run = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        torch.manual_seed(100 + rank)
+        losses = []
+        for _ in range(STEPS):
+            tokens = torch.randint(0, VOCABULARY, (2, 6))
+            loss = F.cross_entropy(run(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            norm = offload.clip_grad_norm_(model.parameters(), 2.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses += [loss.detach(), norm]
+        found = everything(model, optimizer, losses)
     assert ledger.races == []
-    return everything(model, optimizer, losses)
+    return found
 
 
 def main() -> None:
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    folder, rank, Running.kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=2 * PATIENCE_S)

@@ -26,6 +26,8 @@ from torch import Tensor
 from tightship_offload.backends.race_detector import Clock, Ledger
 from tightship_offload.errors import OffloadError
 
+DEADLINE_S = 300.0
+"""For one wait, where nobody says otherwise."""
 COMPUTE = "compute"
 """Name of the actor that runs the model: the user's thread, or the device's current stream."""
 
@@ -41,6 +43,16 @@ class Limits:
     device_bytes: int | None
     host_bytes: int | None
     pinned_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOut:
+    """A tensor on its way from the device to the host."""
+
+    source: Tensor
+    home: Tensor
+    adds: bool
+    """To what is there."""
 
 
 class Mark:
@@ -63,26 +75,32 @@ class _Task:
     after: tuple[Mark, ...]
     mark: Mark
     submitted: Clock | None
+    place: int
 
 
 class Lane:
     """One thread that does work in order. Failures stay in the marks, and everything that waits for them fails too."""
 
-    def __init__(self, backend: Backend, name: str, *, on_host: bool) -> None:
-        """:param on_host: the work reads and writes host memory at once, so it waits for marks until they are done."""
+    def __init__(self, backend: Backend, name: str, *, on_host: bool, by_place: bool) -> None:
+        """:param on_host: the work reads and writes host memory at once, so it waits for marks until they are done.
+        :param by_place: of the work that has nothing to wait for, what has the lowest place is done first.
+        """
         self.name = name
         self._backend = backend
         self._on_host = on_host
+        self._by_place = by_place
+        self._waiting: list[_Task] = []
+        """Where work is done by place: what the thread has taken from the queue, in the order of submission."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"tightship-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, what: str, work: Callable[[], None], after: Sequence[Mark | None] = ()) -> Mark:
+    def submit(self, what: str, work: Callable[[], None], after: Sequence[Mark | None] = (), *, place: int = 0) -> Mark:
         """Do `work` when the lane comes to it and all of `after` is reached."""
         mark = Mark(what)
         ledger = self._backend.ledger
         needed = tuple(m for m in after if m is not None)
-        self._tasks.put(_Task(work, needed, mark, ledger.publish(COMPUTE) if ledger else None))
+        self._tasks.put(_Task(work, needed, mark, ledger.publish(COMPUTE) if ledger else None, place))
         return mark
 
     def close(self) -> None:
@@ -92,8 +110,24 @@ class Lane:
 
     def _serve(self) -> None:
         with self._backend.enter(self.name):
-            while (task := self._tasks.get()) is not None:
+            while (task := self._next_by_place() if self._by_place else self._tasks.get()) is not None:
                 self._do(task)
+
+    def _next_by_place(self) -> _Task | None:
+        """Where nothing is ready, the oldest: what it waits for is not behind it."""
+        waiting = self._waiting
+        while not waiting or not self._tasks.empty():
+            task = self._tasks.get()
+            if task is None:
+                if not waiting:
+                    return None
+                self._tasks.put(None)  # for later: nothing comes after it
+                break
+            waiting.append(task)
+        ready = [task for task in waiting if all(map(self._backend.is_over, task.after))]
+        task = min(ready, key=lambda task: task.place) if ready else waiting[0]
+        waiting.remove(task)
+        return task
 
     def _do(self, task: _Task) -> None:
         backend, mark = self._backend, task.mark
@@ -156,6 +190,10 @@ class Backend(ABC):
         """The host waits for the event. False: the deadline has passed."""
 
     @abstractmethod
+    def is_done(self, device_event: Any) -> bool:
+        """Whether the event is reached; nobody waits."""
+
+    @abstractmethod
     def before_work(self, lane: str) -> None:
         """Called in a lane before each piece of work (delays of tests)."""
 
@@ -164,16 +202,27 @@ class Backend(ABC):
         """The content of this device buffer must not be used any more (poison of tests)."""
 
     @abstractmethod
-    def copy_out(self, source: Tensor, home: Tensor, *, adds: bool) -> None:
-        """In a lane: a tensor of the device to the host, or added to what is there."""
+    def copy_out(self, copies: Sequence[CopyOut], largest_bytes: int) -> None:
+        """In a lane: tensors of the device to the host, or added to what is there.
+
+        :param largest_bytes: of any tensor that will ever be copied.
+        """
+
+    def record_timed(self) -> Any:
+        """As `record`, with the time at which the stream comes to it; None where the device's time is the host's."""
+        return None
+
+    def elapsed_ns(self, begun: Any, ended: Any) -> int | None:
+        """The device's time between two timed events; None: it has not come to both yet."""
+        return None
 
     def clock_ns(self) -> int:
         """Monotonic."""
         return time.perf_counter_ns()
 
-    def lane(self, name: str, *, on_host: bool = False) -> Lane:
+    def lane(self, name: str, *, on_host: bool = False, by_place: bool = False) -> Lane:
         """A new lane; it lives until `close`."""
-        lane = Lane(self, name, on_host=on_host)
+        lane = Lane(self, name, on_host=on_host, by_place=by_place)
         self._lanes.append(lane)
         return lane
 
@@ -185,6 +234,12 @@ class Backend(ABC):
             mark.clock = self.ledger.publish(COMPUTE)
         mark.issued.set()
         return mark
+
+    def is_over(self, mark: Mark) -> bool:
+        """Whether to wait for the mark on the host would be no wait."""
+        if not mark.issued.is_set():
+            return False
+        return mark.error is not None or mark.device_event is None or self.is_done(mark.device_event)
 
     def reach(self, mark: Mark, actor: str, *, on_host: bool) -> int:
         """Go on only after the mark. Nanoseconds for which the host waited.
@@ -218,8 +273,9 @@ class Backend(ABC):
     def _late(self, mark: Mark) -> str:
         cause = f", which waits for: {mark.blocked_on}" if mark.blocked_on else ""
         return (
-            f"Waited {self.deadline_s:g} s for: {mark.what}{cause}; raise deadline_s if the machine is that slow, "
-            "otherwise look whether the process was stopped or swaps"
+            f"Waited {self.deadline_s:g} s for: {mark.what}{cause}; look whether the process was stopped or swaps; if "
+            "the machine is that slow, raise deadline_s (in the plan or the call of apply; `tightship run "
+            "--offload-deadline`)"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tightship_offload.backends.base import Backend, Limits
+from tightship_offload.backends.base import DEADLINE_S, Backend, CopyOut, Limits
 from tightship_offload.backends.race_detector import Ledger
 
 _POISON = 0xFF
@@ -31,7 +32,7 @@ class CpuBackend(Backend):
     def __init__(
         self,
         *,
-        deadline_s: float = 300.0,
+        deadline_s: float = DEADLINE_S,
         ledger: Ledger | None = None,
         poison: bool = False,
         delay_s: float = 0.0,
@@ -69,6 +70,9 @@ class CpuBackend(Backend):
     def finish(self, device_event: Any, deadline_s: float) -> bool:
         return True
 
+    def is_done(self, device_event: Any) -> bool:
+        return True
+
     def before_work(self, lane: str) -> None:
         if self._delay_s:
             time.sleep(self._random[lane].random() * self._delay_s)
@@ -77,11 +81,12 @@ class CpuBackend(Backend):
         if self._poison:
             slot.fill_(_POISON)
 
-    def copy_out(self, source: Tensor, home: Tensor, *, adds: bool) -> None:
-        if adds:
-            home.add_(source)
-        else:
-            home.copy_(source)
+    def copy_out(self, copies: Sequence[CopyOut], largest_bytes: int) -> None:
+        for copy in copies:
+            if copy.adds:
+                copy.home.add_(copy.source)
+            else:
+                copy.home.copy_(copy.source)
 
 
 def host_free_bytes() -> int | None:

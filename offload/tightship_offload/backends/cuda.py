@@ -15,6 +15,7 @@ import mmap
 import os
 import resource
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 from weakref import WeakSet
@@ -22,9 +23,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from tightship_offload.backends.base import Backend, Limits
+from tightship_offload.backends.base import DEADLINE_S, Backend, CopyOut, Limits
 from tightship_offload.backends.cpu import host_free_bytes
 from tightship_offload.backends.race_detector import Ledger
+from tightship_offload.backends.staging import Staging
 from tightship_offload.errors import OffloadError
 
 _POLL_S = 50e-6
@@ -53,13 +55,13 @@ def _runtime() -> Any:
 class CudaBackend(Backend):
     """See the module."""
 
-    def __init__(self, device: torch.device, *, deadline_s: float = 300.0, ledger: Ledger | None = None) -> None:
+    def __init__(self, device: torch.device, *, deadline_s: float = DEADLINE_S, ledger: Ledger | None = None) -> None:
         super().__init__(deadline_s=deadline_s, ledger=ledger)
         index = device.index if device.index is not None else torch.cuda.current_device()
         self.device = torch.device("cuda", index)
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._pinned: list[Tensor] = []
-        self._staging: Tensor | None = None
+        self._staging = Staging(self)
 
     def device_buffer(self, size_bytes: int) -> Tensor:
         try:
@@ -125,20 +127,24 @@ class CudaBackend(Backend):
             time.sleep(_POLL_S)
         return True
 
+    def is_done(self, device_event: Any) -> bool:
+        return bool(device_event.query())
+
     def before_work(self, lane: str) -> None:
         """Nothing."""
 
     def abandon(self, slot: Tensor) -> None:
         """Nothing: the next copy overwrites it."""
 
-    def copy_out(self, source: Tensor, home: Tensor, *, adds: bool) -> None:
-        if not adds:
-            home.copy_(source, non_blocking=True)
-            return
-        size = source.numel() * source.element_size()
-        if self._staging is None or self._staging.numel() < size:
-            self._staging = self.host_buffer(size)
-        staged = self._staging[:size].view(source.dtype).as_strided(home.shape, home.stride())
-        staged.copy_(source, non_blocking=True)
-        torch.cuda.current_stream(self.device).synchronize()
-        home.add_(staged)
+    def copy_out(self, copies: Sequence[CopyOut], largest_bytes: int) -> None:
+        self._staging.copy_out(copies, largest_bytes)
+
+    def record_timed(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def elapsed_ns(self, begun: Any, ended: Any) -> int | None:
+        if not begun.query() or not ended.query():
+            return None
+        return round(float(begun.elapsed_time(ended)) * 1e6)  # milliseconds

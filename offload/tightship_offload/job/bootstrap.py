@@ -1,8 +1,9 @@
 """What the launcher's injected code calls once a job has imported torch: apply a plan, or measure, without an edit.
 
-The environment says what: TIGHTSHIP_OFFLOAD_PLAN names the plan and TIGHTSHIP_OFFLOAD_OPTIONAL=1 lets the job run
-without it where it does not apply; TIGHTSHIP_OFFLOAD_MEASURE names the file for a record of TIGHTSHIP_OFFLOAD_STEPS
-steps, after which the job is ended. A plan that does not apply ends the job with one line and exit code 2.
+The environment says what: TIGHTSHIP_OFFLOAD_PLAN names the plan, TIGHTSHIP_OFFLOAD_OPTIONAL=1 lets the job run without
+it where it does not apply, and TIGHTSHIP_OFFLOAD_DEADLINE gives each wait so many seconds; TIGHTSHIP_OFFLOAD_MEASURE
+names the file for a record of TIGHTSHIP_OFFLOAD_STEPS steps, after which the job is ended. A plan that does not apply
+ends the job with one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def arm() -> None:
 
 def _apply(path: str, *, optional: bool) -> None:
     try:
-        plan = read_plan(path)
+        plan, deadline_s = read_plan(path), _deadline_s()
     except OffloadError as error:
         _give_up(error, optional)
         return
@@ -72,10 +73,13 @@ def _apply(path: str, *, optional: bool) -> None:
                 )
             done.append(optimizer)
             model = model or holders[0]
-            apply(model, optimizer, plan)
+            apply(model, optimizer, plan, deadline_s=deadline_s)
             wait_for_no_update()
             leave_state_in_place()
             report_to_run(engine_of(model), plan)
+            why = engine_of(model).updates.why_not_in_one_pass
+            if why is not None:
+                _say(f"fp32 masters are updated by torch, in several passes over memory: {why}")
             warn_of_lost_updates(engine_of(model), _say)
         except OffloadError as error:
             refused.append(error)
@@ -107,9 +111,17 @@ def _apply(path: str, *, optional: bool) -> None:
 
     on_optimizer(met)
     on_move(around)
-    if plan.optimizer.clipping is Clipping.SPECULATIVE:
-        # torch's reads every gradient, so that every early update would be taken back
+    if plan.optimizer.clipping is not Clipping.NONE:
+        # torch's reads every gradient on one thread and writes it again, and so takes every early update back
         _replace_clipping(clip_grad_norm_)
+
+
+def _deadline_s() -> float | None:
+    given = os.environ.get("TIGHTSHIP_OFFLOAD_DEADLINE")
+    try:
+        return float(given) if given else None
+    except ValueError:
+        raise OffloadError(f"TIGHTSHIP_OFFLOAD_DEADLINE is {given!r:.80}; expected a number of seconds") from None
 
 
 def _measure(record: Path, steps: int) -> None:

@@ -18,7 +18,7 @@ class Capabilities:
     update_orders: tuple[str, ...]
     """Values of `UpdateOrder` that it follows, the default first."""
     sets_threads: bool
-    """Updates run on as many CPU threads as the plan says; otherwise on as many as torch has, by default every core."""
+    """Updates run on as many CPU threads as the plan says; otherwise on as many as torch has."""
     streams_updates: bool
     """The state of a layer in host memory can stream through the device to be updated there."""
     updates_residents_on_cpu: bool
@@ -29,12 +29,24 @@ class Capabilities:
 
 RUNTIME = Capabilities(
     gradients_in_flight=2,
-    update_orders=("next-use",),
-    sets_threads=False,
+    update_orders=("next-use", "as-ready"),
+    sets_threads=True,
     streams_updates=False,
     updates_residents_on_cpu=False,
     divides_layers_over_files=False,
 )
+
+
+CORES_LEFT = 3
+"""That updates leave free beside an accelerator: for the thread that launches its work, autograd's, and a loader's."""
+
+
+def update_threads(cores: int, *, on_cpu: bool) -> int:
+    """CPU threads for updates where a plan says nothing.
+
+    :param on_cpu: the CPU plays the device, and has nothing to keep free for it.
+    """
+    return cores if on_cpu else max(1, cores - CORES_LEFT)
 
 
 def files_exclude(*, early: bool, masters: bool, ranks: bool = False) -> str | None:

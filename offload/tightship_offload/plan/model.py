@@ -28,6 +28,8 @@ _BYTES = Whole(0, 2**60)
 _COUNT = Whole(0, 2**60)
 _RATE = Real(1, 1e18)
 _NS = Whole(0, 2**60)
+DEADLINE = Real(1, 7 * 86_400)
+"""In seconds."""
 CAPACITY_SLACK_FRAC = 0.05
 """A machine may have this much less memory than the one that was measured before it counts as another one."""
 
@@ -141,6 +143,10 @@ class HardwareSpec(Machine):
     d2h_duplex_bytes_per_s: Annotated[float, _RATE]
     adam_params_per_s: Annotated[dict[int, float], MapOf(Whole(1, 100_000), _RATE, 1000)]
     """torch's fused AdamW on CPU, all threads together, by number of threads."""
+    master_adam_params_per_s: Annotated[float, _RATE] | None = None
+    """bf16 weights with fp32 masters, as the runtime updates them there, with the threads that it takes by itself."""
+    norm_bytes_per_s: Annotated[float, _RATE] | None = None
+    """Gradients in host memory of which the runtime takes the norm."""
     device_adam_params_per_s: Annotated[float, _RATE] | None = None
     """The same on the device."""
     flops_per_s: Annotated[float, _RATE] | None = None
@@ -185,7 +191,7 @@ class OptimizerPlan(Section):
     start: UpdateStart = UpdateStart.AFTER_STEP
     clipping: Clipping = Clipping.EXACT
     threads: Annotated[int, Whole(1, 100_000)] | None = None
-    """CPU threads that updates may use; None: as many as torch has."""
+    """CPU threads that updates may use; None: as many as torch has, less `CORES_LEFT` beside an accelerator."""
 
     def placement(self, layer: int) -> Placement:
         """Where a layer is updated."""
@@ -312,6 +318,8 @@ class Plan(Section):
     precision: Precision = field(default_factory=Precision)
     budget: Budget = field(default_factory=Budget)
     nvme: Nvme | None = None
+    deadline_s: Annotated[float, DEADLINE] | None = None
+    """How long one wait for a copy or an update may take before the job ends; None: the runtime's own limit."""
     hardware: HardwareSpec | None = None
     prediction: Prediction | None = None
 
@@ -354,6 +362,8 @@ class Plan(Section):
                 raise PlanError(
                     "optimizer.clipping is speculative without loop.clip_norm; give the limit that the loop uses"
                 )
+        if self.hardware is not None and (optimizer.threads or 0) > (cores := self.hardware.cores):
+            raise PlanError(f"optimizer.threads is {optimizer.threads} and the machine has {cores} cores; give fewer")
         refused = self.refused_by(RUNTIME)
         if refused is not None:
             raise PlanError(refused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -12,13 +12,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from tightship_offload.backends.base import Backend
+from tightship_offload.backends.base import DEADLINE_S, Backend
 from tightship_offload.backends.cpu import CpuBackend
 from tightship_offload.backends.cuda import CudaBackend
 from tightship_offload.errors import OffloadError, PlanError
 from tightship_offload.plan.capabilities import files_exclude
 from tightship_offload.plan.file import read_plan
-from tightship_offload.plan.model import Clipping, ModelSpec, Plan, UpdateStart, fingerprint, model_differences
+from tightship_offload.plan.model import (
+    DEADLINE,
+    Clipping,
+    ModelSpec,
+    Plan,
+    UpdateOrder,
+    UpdateStart,
+    fingerprint,
+    model_differences,
+)
 from tightship_offload.runtime.blocks import Block, find_blocks
 from tightship_offload.runtime.checks import check_host, check_parameters
 from tightship_offload.runtime.early_updates import EarlyUpdates
@@ -32,6 +41,7 @@ from tightship_offload.runtime.optimizer import check_step
 from tightship_offload.runtime.parallel import Averaging, averaging, keep_out_others
 from tightship_offload.runtime.part_of_optimizer import check_optimizer, try_optimizer
 from tightship_offload.runtime.slots import SlotPool
+from tightship_offload.runtime.update_lane import threads_for
 
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
@@ -52,6 +62,11 @@ class WindowConfig:
     """Updates start during backward."""
     nvme: NvmeTier | None = None
     """Layers are in files."""
+    deadline_s: float = DEADLINE_S
+    """For each wait."""
+    order: UpdateOrder = UpdateOrder.NEXT_USE
+    threads: int | None = None
+    """CPU threads for updates; None: see `threads_for`."""
 
 
 @torch.inference_mode(False)
@@ -68,6 +83,7 @@ def apply(
     early: EarlyUpdates | None = None,
     group: dist.ProcessGroup | None = None,
     nvme: NvmeTier | None = None,
+    deadline_s: float | None = None,
     backend: Backend | None = None,
 ) -> tuple[M, O]:
     """Keep only a window of the model's layers on the device. Returns the same two objects.
@@ -82,6 +98,7 @@ def apply(
     :param group: ranks that train together, each on its own data: gradients are averaged over them as they leave; None:
         all of torch.distributed, where it is initialised.
     :param nvme: keep the moving layers, with their optimizer state, in files, whole after a crash.
+    :param deadline_s: how long one wait for a copy or an update may take; None: as the plan says, else 300 s.
     :param backend: the machine; None: CUDA where there is one, else the CPU.
     :raises OffloadError: it cannot be done; nothing has been changed then.
     """
@@ -105,6 +122,8 @@ def apply(
             early=early,
             nvme=nvme,
         )
+    if deadline_s is not None:
+        config = replace(config, deadline_s=DEADLINE.take(deadline_s, "deadline_s"))
     if has_engine(model):
         raise OffloadError(
             f"This {type(model).__name__} has an offload engine already; remove it first: engine_of(model).remove()"
@@ -113,13 +132,14 @@ def apply(
     check_parameters(model)
     blocks = find_blocks(model, config.layers)
     _check(config, blocks, model)
-    machine = backend if backend is not None else _machine(model)
+    machine = backend if backend is not None else _machine(model, config.deadline_s)
     moving = [
         Layer(index, block.name, block.module, block.parameters, master=config.master)
         for index, block in enumerate(blocks)
         if index not in config.resident
     ]
     check_host(machine, moving, optimizer, in_files=config.nvme is not None)
+    threads_for(config.threads, on_cpu=machine.device.type == "cpu")
     check_step(optimizer)
     try_optimizer(optimizer, [p for layer in moving for p in layer.parameters], master=config.master)
     together = averaging(model, group)
@@ -154,6 +174,8 @@ def apply(
         averaging=together,
         store=store,
         masters=RestMasters(_rest_of(model, optimizer, moving)) if config.master else None,
+        order=config.order,
+        threads=config.threads,
     )
     return model, optimizer
 
@@ -203,6 +225,9 @@ def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
         master=plan.precision.has_masters,
         early=early,
         nvme=nvme,
+        deadline_s=DEADLINE_S if plan.deadline_s is None else plan.deadline_s,
+        order=plan.optimizer.order,
+        threads=plan.optimizer.threads,
     )
 
 
@@ -246,12 +271,13 @@ def _check(config: WindowConfig, blocks: Sequence[Block], model: nn.Module) -> N
         raise OffloadError(f"prefetch is {config.prefetch}; expected 0 or more")
 
 
-def _machine(model: nn.Module) -> Backend:
+def _machine(model: nn.Module, deadline_s: float) -> Backend:
     """The GPU that the model, or what of it has been moved, is on; else the current one."""
     if not torch.cuda.is_available():
-        return CpuBackend()
+        return CpuBackend(deadline_s=deadline_s)
     there = (tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda")
-    return CudaBackend(next(there, torch.device("cuda", torch.cuda.current_device())))
+    device = next(there, torch.device("cuda", torch.cuda.current_device()))
+    return CudaBackend(device, deadline_s=deadline_s)
 
 
 def _rest_of(model: nn.Module, optimizer: Optimizer, moving: Sequence[Layer]) -> list[nn.Parameter]:

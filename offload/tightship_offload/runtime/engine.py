@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary, finalize, ref
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tightship_offload.backends.base import Backend, Mark
 from tightship_offload.errors import OffloadError
+from tightship_offload.plan.model import UpdateOrder
 from tightship_offload.runtime.early_updates import EarlyUpdates
 from tightship_offload.runtime.gradients import Gradients
 from tightship_offload.runtime.layer import Layer
@@ -23,6 +24,7 @@ from tightship_offload.runtime.optimizer import give_back, take_over
 from tightship_offload.runtime.parallel import Averaging
 from tightship_offload.runtime.saved_tensors import Hook, LayerHooks
 from tightship_offload.runtime.slots import SlotPool
+from tightship_offload.runtime.stalls import Stalls
 from tightship_offload.runtime.stats import OffloadStats
 from tightship_offload.runtime.updates import Updates
 from tightship_offload.runtime.window import Window, graph_task
@@ -46,6 +48,8 @@ class Engine:
         averaging: Averaging | None = None,
         store: NvmeStore | None = None,
         masters: RestMasters | None = None,
+        order: UpdateOrder = UpdateOrder.NEXT_USE,
+        threads: int | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.backend = backend
@@ -55,17 +59,29 @@ class Engine:
         self._averaging = averaging
         self._store = store
         self._counting = OffloadStats()
+        self._stalls = Stalls(backend, self._counting)
         self._step_ended_ns: int | None = None
         self.last: OffloadStats | None = None
         """Of the last step; None before the first."""
         self.on_step: list[Callable[[OffloadStats], None]] = []
         """Called at the end of each `optimizer.step()`."""
-        self.updates = Updates(optimizer, layers, backend, self._counting, early, store, masters)
+        self.updates = Updates(
+            optimizer, layers, backend, self._stalls, early, store, masters, order=order, threads=threads
+        )
         self.updates.widen()
-        self.window = Window(layers, backend, pool, prefetch=prefetch, stats=self._counting, settle=self.updates.settle)
-        self._moving = {id(p) for layer in layers for p in layer.parameters}
-        rest = [p for p in model.parameters() if id(p) not in self._moving]
-        self.gradients = Gradients(layers, backend, self.window, self._counting, averaging, rest)
+        self.window = Window(
+            layers,
+            backend,
+            pool,
+            prefetch=prefetch,
+            stats=self._counting,
+            stalls=self._stalls,
+            settle=self.updates.settle,
+        )
+        self.moving = {id(p) for layer in layers for p in layer.parameters}
+        """Of parameters."""
+        rest = [p for p in model.parameters() if id(p) not in self.moving]
+        self.gradients = Gradients(layers, backend, self.window, self._counting, self._stalls, averaging, rest)
         self._hooks = [LayerHooks(layer, self.window, self.gradients.arm) for layer in layers]
         self._handles = [
             model.register_forward_pre_hook(Hook(self._begin_forward), prepend=True),
@@ -74,6 +90,7 @@ class Engine:
         for layer in layers:
             self.gradients.arm(layer)
         self.gradients.on_sent = self._gradients_leave
+        self.gradients.on_squares = self.updates.watch
         if store is not None:
             self.window.read_ahead = store.read_ahead
             self._open(model, store)
@@ -85,7 +102,7 @@ class Engine:
         """Start all updates of a step; the gradients are the ones that the loop sees."""
         self.end_backward()
         self.updates.start(self.window.order, self._rest_now)
-        self.gradients.backwards = 0
+        self.gradients.usual_backwards, self.gradients.backwards = self.gradients.backwards, 0
         self._report()
 
     def end_backward(self) -> None:
@@ -146,7 +163,7 @@ class Engine:
         if store.rest is None:
             store.commit(self._rest_now())
             return
-        put_back(model, self._optimizer, self._moving, store.rest)
+        put_back(model, self._optimizer, self.moving, store.rest)
         for layer in self.layers:
             for at, state in store.states(layer).items():
                 self._optimizer.state[layer.parameters[at]] = dict(state)
@@ -154,7 +171,7 @@ class Engine:
     def _rest_now(self) -> dict[str, Any]:
         model = self._model()
         assert model is not None
-        return copy_rest(model, self._optimizer, self._moving)
+        return copy_rest(model, self._optimizer, self.moving)
 
     def _report(self) -> None:
         now_ns = self.backend.clock_ns()
@@ -162,7 +179,9 @@ class Engine:
         if self._step_ended_ns is not None:
             counting.step_ns = now_ns - self._step_ended_ns
         counting.step += 1
+        self._stalls.end_step()
         counting.update_ns, self.updates.spent_ns = self.updates.spent_ns, 0
+        counting.in_one_pass = len(self.updates.in_one_pass)
         self.last = replace(counting)
         for name in OffloadStats.__dataclass_fields__:
             if name != "step":
@@ -187,6 +206,12 @@ def _close(engine: Engine) -> None:
 def has_engine(model: nn.Module) -> bool:
     """Whether `apply` was called on this very object."""
     return model in _engines
+
+
+def engines_of(parameters: Iterable[Tensor]) -> list[Engine]:
+    """Those that move some of these parameters."""
+    asked = {id(parameter) for parameter in parameters}
+    return [engine for engine in list(_engines.values()) if not asked.isdisjoint(engine.moving)]
 
 
 def engine_of(model: nn.Module) -> Engine:

@@ -17,11 +17,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tightship_offload.backends.base import COMPUTE, Backend, Mark
+from tightship_offload.backends.base import COMPUTE, Backend, CopyOut, Mark
 from tightship_offload.errors import OffloadError
 from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.runtime.layer import Layer
+from tightship_offload.runtime.norms import has_squares, squares
 from tightship_offload.runtime.parallel import Averaging
+from tightship_offload.runtime.stalls import Stalls
 from tightship_offload.runtime.stats import OffloadStats
 from tightship_offload.runtime.window import Window
 
@@ -38,6 +40,7 @@ class Gradients:
         backend: Backend,
         window: Window,
         stats: OffloadStats,
+        stalls: Stalls,
         averaging: Averaging | None = None,
         rest: Sequence[nn.Parameter] = (),
     ) -> None:
@@ -46,6 +49,10 @@ class Gradients:
         self._backend = backend
         self._window = window
         self._stats = stats
+        self._stalls = stalls
+        self._largest_bytes = max(
+            (p.numel() * p.element_size() for layer in layers for p in layer.parameters), default=0
+        )
         self._d2h = backend.lane("d2h")
         self._arrived: dict[int, list[tuple[int, Tensor, bool]]] = {}
         """Per layer: which parameter, its fresh gradient, and whether it adds to what is on the host."""
@@ -62,6 +69,12 @@ class Gradients:
         self._armed: dict[int, list[torch.utils.hooks.RemovableHandle]] = {}
         self.backwards = 0
         """How many have brought gradients since the last step."""
+        self.usual_backwards = 0
+        """How many there were before the last step."""
+        self.takes_squares = False
+        """The loop clips large gradients: their sums of squares are taken as they arrive. See [Note: norms]."""
+        self.on_squares: Callable[[Layer], None] = lambda layer: None
+        """All of a layer's gradients are with the loop, and sums of squares of some are known until one is touched."""
         self.on_sent: Callable[[Layer, set[int], Mark], None] = lambda layer, complete, mark: None
         """A layer's gradients are on their way to the host; told the parameters that have one, of this backward."""
         window.on_layer_left = self.send
@@ -167,6 +180,7 @@ class Gradients:
             return
         homes = [layer.gradient(at, backend) for at, _, _ in batch]
         what = f"gradients of layer {layer.name!r} to arrive on the host"
+        takes_squares = self.takes_squares and self.backwards == self.usual_backwards - 1
 
         def copy() -> None:
             if backend.ledger:
@@ -179,9 +193,11 @@ class Gradients:
                 for (at, _, _), mean in zip(batch, gradients, strict=True):
                     if at in missing and mean is not None:
                         self._home[index, at] = True
-            for home, mean, (_, _, adds) in zip(homes, gradients, batch, strict=True):
-                if mean is not None:
-                    backend.copy_out(mean, home, adds=adds)
+            lines = zip(gradients, homes, batch, strict=True)
+            copies = [CopyOut(mean, home, adds) for mean, home, (_, _, adds) in lines if mean is not None]
+            backend.copy_out(copies, self._largest_bytes)
+            if takes_squares:
+                layer.squares.update(self._squares(batch, gradients, homes))
 
         # A layer that was not entered since its update may still be in it, with the last gradients in hand.
         mark = self._d2h.submit(what, copy, (backend.mark(f"the backward of layer {index}"), layer.updated))
@@ -191,6 +207,19 @@ class Gradients:
         self.on_sent(layer, {at for (owner, at), has in self._home.items() if owner == index and has and whole}, mark)
         while len(self._flying) > RUNTIME.gradients_in_flight:
             self._land()
+
+    def _squares(
+        self, batch: list[tuple[int, Tensor, bool]], arrived: list[Tensor | None], homes: list[Tensor]
+    ) -> dict[int, float | Tensor | None]:
+        """By place, the sum of squares of what is on the host now; on a device it is of what has just left it."""
+        places = [at for at, _, _ in batch]
+        if self._backend.device.type == "cpu":
+            found = squares(homes, 1) if all(map(has_squares, homes)) else None
+            return dict.fromkeys(places) if found is None else dict(zip(places, found, strict=True))
+        added = {at for at, _, adds in batch if adds}
+        alone = {at: one for at, one in zip(places, arrived, strict=True) if one is not None and at not in added}
+        norms = torch._foreach_norm(list(alone.values()), 2, dtype=torch.float32) if alone else []
+        return dict.fromkeys(places) | {at: norm.square() for at, norm in zip(alone, norms, strict=True)}
 
     def _with_missing(self, layer: Layer, batch: list[tuple[int, Tensor, bool]]) -> list[tuple[int, Tensor, bool]]:
         """A line for each parameter that requires a gradient, in order: other ranks may have what this one lacks."""
@@ -214,7 +243,7 @@ class Gradients:
             means.extend(averaging.mean([p.grad for p in rest], rest, self._backend.device))
 
         mark = self._d2h.submit("the other gradients' mean over the ranks", average, (self._backend.mark("backward"),))
-        self._stats.wait_d2h_ns += self._backend.reach(mark, COMPUTE, on_host=True)
+        self._stalls.reach("wait_d2h_ns", mark, on_host=True)
         for parameter, mean in zip(rest, means, strict=True):
             if mean is not None and parameter.grad is not None:
                 parameter.grad.copy_(mean)
@@ -224,7 +253,7 @@ class Gradients:
     def _land(self) -> None:
         # The batch is kept until the copy is over: the device may use its memory again only then.
         mark, _batch = self._flying.popleft()
-        self._stats.wait_d2h_ns += self._backend.reach(mark, COMPUTE, on_host=True)
+        self._stalls.reach("wait_d2h_ns", mark, on_host=True)
 
     def finish(self) -> None:
         """Backward is over: all gradients are where the loop looks for them."""
@@ -243,4 +272,7 @@ class Gradients:
                     parameter: nn.Parameter = layer.parameters[at]
                     parameter.grad = layer.gradient(at, self._backend)
         self.backwards += bool(self._home)
+        for index in {index for index, _ in self._home}:
+            if self._layers[index].squares:
+                self.on_squares(self._layers[index])
         self._home.clear()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tightship_offload.backends.base import Backend, Mark
 from tightship_offload.errors import OffloadError
+from tightship_offload.runtime.deferred_clip import DeferredClip
 from tightship_offload.runtime.masters import MASTER, State, follow, wants_master
 
 _ALIGN = 64
@@ -97,6 +98,10 @@ class Layer:
         """Counts updates: what was computed with older weights must not be continued with newer ones."""
         self.gradients: list[Tensor] | None = None
         """Views of the gradients' slab; of a frozen layer, made when its first gradient arrives."""
+        self.clip: DeferredClip | None = None
+        """What clipping has left to the update."""
+        self.squares: dict[int, float | Tensor | None] = {}
+        """By place, the sum of squares of a gradient that nobody has touched since it arrived."""
         self.masters: list[Tensor | None] = [None] * len(parameters)
         self.weights = torch.empty(0)
         self.views: list[Tensor] = []

@@ -7,12 +7,15 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True, kw_only=True)
 class OffloadStats:
-    """One optimizer step, from the end of the last `optimizer.step()` to the end of this one."""
+    """One optimizer step, from the end of the last `optimizer.step()` to the end of this one.
+
+    On a GPU waits are the device's own, those of the step before: see [Note: stalls] in stalls.py.
+    """
 
     step: int = 0
     step_ns: int = 0
     wait_h2d_ns: int = 0
-    """The host waited for a layer's weights on their way to the device."""
+    """The computation waited for a layer's weights on their way to the device."""
     wait_update_ns: int = 0
     """It waited for a layer's update by the optimizer."""
     wait_slot_ns: int = 0
@@ -27,6 +30,8 @@ class OffloadStats:
     """Of these, how many were asked for only when they were needed."""
     update_ns: int = 0
     """Time the update lane worked, beside the computation or not."""
+    in_one_pass: int = 0
+    """Layers whose last update took one pass over memory where torch's takes several."""
 
     @property
     def wait_ns(self) -> int:

@@ -1,10 +1,10 @@
-"""The optimizer's work, layer by layer, on a thread of its own, in the order in which the next forward needs it."""
+"""The optimizer's work, layer by layer, in its own lane, in the order in which the next forward needs it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,13 +12,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tightship_offload.backends.base import COMPUTE, Backend, Mark
+from tightship_offload.plan.model import UpdateOrder
+from tightship_offload.runtime.deferred_clip import DeferredClip
 from tightship_offload.runtime.early_updates import EarlyUpdates, Undo, refusal
 from tightship_offload.runtime.layer import Layer
+from tightship_offload.runtime.layer_update import LayerUpdate, Work
 from tightship_offload.runtime.masters import MASTER, RestMasters, State, narrow, restore, widen
 from tightship_offload.runtime.nvme import NvmeStore
+from tightship_offload.runtime.one_pass import OnePass, one_pass_for, why_not
 from tightship_offload.runtime.part_of_optimizer import bare_step, part_of, same_settings, snapshot, unchanged
 from tightship_offload.runtime.pending import make_ordinary, make_pending, may_be_pending
-from tightship_offload.runtime.stats import OffloadStats
+from tightship_offload.runtime.stalls import Stalls
+from tightship_offload.runtime.update_lane import open_lane, threads_for
 
 
 class Updates:
@@ -29,35 +34,51 @@ class Updates:
         optimizer: Optimizer,
         layers: Sequence[Layer],
         backend: Backend,
-        stats: OffloadStats,
+        stalls: Stalls,
         early: EarlyUpdates | None = None,
         store: NvmeStore | None = None,
         masters: RestMasters | None = None,
+        *,
+        order: UpdateOrder = UpdateOrder.NEXT_USE,
+        threads: int | None = None,
     ) -> None:
-        """:param masters: of what does not move; None: it is updated as it is."""
+        """:param masters: of what does not move; None: it is updated as it is.
+        :param order: of updates that are ready.
+        :param threads: see `threads_for`.
+        :raises OffloadError: there are fewer cores than threads are asked for.
+        """
         self._optimizer = optimizer
         self._kind = type(optimizer)
         self._step = bare_step(self._kind)
         self._backend = backend
-        self._stats = stats
-        self._lane = backend.lane("update", on_host=True)
+        self._stalls = stalls
+        self._threads = threads_for(threads, on_cpu=backend.device.type == "cpu")
+        self._lane = open_lane(backend, self._threads)
+        self._by_use = order is UpdateOrder.NEXT_USE
+        self._places: dict[int, int] = {}
+        """By layer, which one the next forward needs first."""
         self._layers = {layer.index: layer for layer in layers}
         self._rest_masters = masters or RestMasters(())
         self._place = {id(p): (layer, at) for layer in layers for at, p in enumerate(layer.parameters)}
         self._pending: dict[int, Layer] = {}
         self._early = early
         self._store = store
-        self._provisional: dict[int, _Work] = {}
+        self._provisional: dict[int, Work] = {}
         """Updates that started during backward and that `step` has not confirmed."""
         self._usual: dict[int, list[tuple[int, int]]] = {}
         """By layer, which parameters had gradients in the last step: (number of the group, place in the layer)."""
         self._undo: dict[int, Undo] = {}
         self._committed: Mark | None = None
         """The last step's commit to files."""
+        has_masters = any(master is not None for layer in layers for master in layer.masters)
+        self._one_pass = one_pass_for(self._kind) if has_masters else None
+        """The one-pass update, or why there is none; None: torch's own takes one pass, too."""
         self.taken_back = 0
         """Early updates that were undone since the start."""
         self.spent_ns = 0
-        """Written by the lane alone."""
+        """Written by the lane alone, as is `in_one_pass`."""
+        self.in_one_pass: set[int] = set()
+        """Layers whose last update took one pass over memory where torch's takes several."""
         self.on_updated: list[Callable[[str, list[nn.Parameter]], None]] = []
         """Called in the lane after a layer's update with its name and the updated (shadow) parameters."""
 
@@ -86,17 +107,21 @@ class Updates:
                     elif parameter.grad is not None:
                         parts.setdefault(layer.index, []).append((number, at, parameter.grad))
         self._usual = {index: [(number, at) for number, at, _ in part] for index, part in parts.items()}
-        for index in order:
+        self._places = {index: place for place, index in enumerate(order)} if self._by_use else {}
+        for index in order if self._by_use else reversed(order):
             if index in parts:
-                work = _Work(parts[index], settings)
+                work = Work(parts[index], settings)
                 if not self._confirm(self._layers[index], work, scaled="found_inf" in scaling):
                     self._run(self._layers[index], work, after=here, scaling=scaling)
         self._rest(rest)
         if self._store is not None:
             store, copied = self._store, rest_now()
-            self._committed = self._lane.submit("the commit of the step to its files", lambda: store.commit(copied))
+            all_of_it = [self._committed, *(layer.updated for layer in self._layers.values())]
+            self._committed = self._lane.submit(
+                "the commit of the step to its files", lambda: store.commit(copied), all_of_it, place=len(order)
+            )
 
-    def _confirm(self, layer: Layer, asked: _Work, *, scaled: bool) -> bool:
+    def _confirm(self, layer: Layer, asked: Work, *, scaled: bool) -> bool:
         """Whether a layer's early update was the one that `step` asks for now; otherwise it is taken back."""
         work = self._provisional.get(layer.index)
         if work is None:
@@ -110,9 +135,7 @@ class Updates:
             return False
         del self._provisional[layer.index]
         if self.on_updated:
-            layer.updated = self._lane.submit(
-                f"the update of layer {layer.name!r}", lambda: self._tell(layer, work), (layer.updated,)
-            )
+            layer.updated = self._submit(layer, lambda: self._tell(layer, work), layer.updated)
         return True
 
     def _rest(self, rest: list[list[nn.Parameter]]) -> None:
@@ -158,7 +181,7 @@ class Updates:
             return
         assert layer.gradients is not None and self._early is not None
         settings = [snapshot(group) for group in self._optimizer.param_groups]
-        work = _Work([(number, at, layer.gradients[at]) for number, at in usual], settings)
+        work = Work([(number, at, layer.gradients[at]) for number, at in usual], settings)
         undo = self._undo.setdefault(layer.index, Undo()) if self._early.undo else None
         self._run(layer, work, undo, after=arrived, early=True)
 
@@ -184,7 +207,7 @@ class Updates:
     def _run(
         self,
         layer: Layer,
-        work: _Work,
+        work: Work,
         undo: Undo | None = None,
         after: Mark | None = None,
         *,
@@ -195,7 +218,9 @@ class Updates:
 
         :param scaling: what a GradScaler that leaves unscaling to the optimizer has given it, in host memory.
         """
+        clip, layer.clip = layer.clip, None  # to update is no reason to write the factor into the gradients
         self.settle(layer)
+        make_ordinary(layer.parameters)
         layer.read_masters()
         state: defaultdict[Tensor, Any] = self._optimizer.__dict__["state"]
         groups: dict[int, State] = {}
@@ -208,64 +233,144 @@ class Updates:
         part = part_of(self._optimizer, self._kind, list(groups.values()), known)
         part.__dict__.update(scaling or {})
         before = [work.settings[number] for number in groups]
+        one = LayerUpdate(
+            layer=layer,
+            work=work,
+            part=part,
+            step=self._step,
+            state=known,
+            clip=clip,
+            scaling=scaling or {},
+            threads=self._threads,
+        )
+        one_pass = self._one_pass_of(layer, clip)
 
         def update() -> None:
             begun = self._backend.clock_ns()
             ledger = self._backend.ledger
             if ledger:
-                ledger.read("update", f"gradients of {layer.name}")
+                (ledger.read if clip is None else ledger.write)("update", f"gradients of {layer.name}")
                 ledger.write("update", f"weights of {layer.name}")
-            shadows = [layer.shadows[at] for _, at, _ in work.gradients]
             if self._store is not None:
                 self._store.before(layer)
             if undo is not None:
-                undo.take(shadows, [known[shadow] for shadow in shadows if shadow in known])
-            for shadow, (_, _, gradient) in zip(shadows, work.gradients, strict=True):
-                shadow.grad = gradient.to(shadow)  # itself where device and format are the shadow's
-            self._step(part)
-            for shadow, (_, at, _) in zip(shadows, work.gradients, strict=True):
-                shadow.grad = None
+                undo.take(one.shadows, [known[shadow] for shadow in one.shadows if shadow in known])
+            (self.in_one_pass.add if one.run(one_pass) else self.in_one_pass.discard)(layer.index)
+            for _, at, _ in work.gradients:
+                shadow = layer.shadows[at]
                 if shadow in known or layer.masters[at] is not None:
                     state[layer.parameters[at]] = known[shadow]
                     layer.keep_master(at, known[shadow])
             if self._store is not None:
                 self._store.after(layer, {at: known[layer.shadows[at]] for _, at, _ in work.gradients})
             unchanged(self._kind, part.param_groups, before)
-            layer.write_masters()
             if not early:
                 self._tell(layer, work)
             self.spent_ns += self._backend.clock_ns() - begun
 
         layer.generation += 1
-        what = f"the update of layer {layer.name!r}"
-        layer.updated = self._lane.submit(what, update, (layer.updated, layer.copied, after))
+        layer.updated = self._submit(layer, update, layer.updated, layer.copied, after, self._committed)
         self._pending[layer.index] = layer
         if early:
             self._provisional[layer.index] = work
+        layer.clip = clip
+        self._make_pending(layer)
+
+    def _submit(self, layer: Layer, work: Callable[[], None], *after: Mark | None) -> Mark:
+        what = f"the update of layer {layer.name!r}"
+        return self._lane.submit(what, work, after, place=self._places.get(layer.index, 0))
+
+    def _make_pending(self, layer: Layer) -> None:
         if all(may_be_pending(parameter) for parameter in layer.parameters):
-            make_pending(layer.parameters, lambda: self.settle(layer))
+            make_pending(layer.parameters, partial(self.settle, layer))
         else:
             self.settle(layer)
 
-    def _tell(self, layer: Layer, work: _Work) -> None:
+    def _one_pass_of(self, layer: Layer, clip: DeferredClip | None) -> OnePass | None:
+        """What may update this layer in one pass; asked where torch's own update takes several."""
+        if clip is None and all(master is None for master in layer.masters):
+            return None  # torch's own takes one, too
+        if self._one_pass is None:
+            self._one_pass = one_pass_for(self._kind)
+        return None if isinstance(self._one_pass, str) else self._one_pass
+
+    @property
+    def why_not_in_one_pass(self) -> str | None:
+        """In words, what keeps masters from being updated in one pass; None: nothing, or there are none."""
+        if isinstance(self._one_pass, OnePass):
+            return next(filter(None, map(why_not, self._optimizer.param_groups)), None)
+        return self._one_pass
+
+    def watch(self, layer: Layer) -> None:
+        """Whoever touches the layer from now on, its gradients' sums of squares are not known any more."""
+        if layer.index not in self._pending:  # where an update is on its way, they are watched already
+            self._make_pending(layer)
+
+    def known_squares(self) -> dict[int, float | Tensor]:
+        """By the address of a gradient, the sum of squares of those that nobody has touched since they arrived."""
+        return {
+            layer.gradients[at].data_ptr(): square
+            for layer in self._layers.values()
+            if layer.gradients is not None
+            for at, square in layer.squares.items()
+            if square is not None
+        }
+
+    def write_clips(self) -> None:
+        """Scale gradients that clipping has left to an update, for whoever clips again."""
+        for layer in self._layers.values():
+            if layer.clip is not None:
+                self.settle(layer)
+
+    def clip_later(self, parameters: Iterable[Tensor], factor: float) -> list[Tensor]:
+        """Scale the gradients of moving layers as their update reads them. See [Note: deferred clipping].
+
+        :param parameters: that have gradients.
+        :returns: those that are not of a moving layer, whose gradients are not scaled.
+        """
+        gradients: dict[int, dict[int, Tensor]] = {}
+        others: list[Tensor] = []
+        for parameter in parameters:
+            layer, at = self._place.get(id(parameter), (None, 0))
+            if layer is None:
+                others.append(parameter)
+                continue
+            with torch._C.DisableTorchFunctionSubclass():
+                assert parameter.grad is not None
+                gradients.setdefault(layer.index, {})[at] = parameter.grad
+        for index, some in gradients.items():
+            layer = self._layers[index]
+            self.settle(layer)
+            layer.clip = DeferredClip(factor, some)
+            self._make_pending(layer)
+        return others
+
+    def _tell(self, layer: Layer, work: Work) -> None:
         for call in self.on_updated:
             call(layer.name, [layer.shadows[at] for _, at, _ in work.gradients])
 
     def settle(self, layer: Layer) -> None:
-        """Wait until a layer's update is over; one that is not confirmed is taken back.
+        """Somebody uses a layer: wait until its update is over; one that is not confirmed is taken back. Gradients that
+        clipping has scaled are scaled.
 
         :raises OffloadError: it has failed, did not end in time, or cannot be taken back.
         """
-        if layer.index not in self._pending:
-            return
-        assert layer.updated is not None
-        self._stats.wait_update_ns += self._backend.reach(layer.updated, COMPUTE, on_host=True)
-        if self._backend.ledger:
-            self._backend.ledger.read(COMPUTE, f"weights of {layer.name}")
-        del self._pending[layer.index]
+        if layer.index in self._pending:
+            assert layer.updated is not None
+            self._stalls.reach("wait_update_ns", layer.updated, on_host=True)
+            if self._backend.ledger:
+                self._backend.ledger.read(COMPUTE, f"weights of {layer.name}")
+            del self._pending[layer.index]
+            make_ordinary(layer.parameters)
+            if layer.index in self._provisional:
+                self._take_back(layer)
         make_ordinary(layer.parameters)
-        if layer.index in self._provisional:
-            self._take_back(layer)
+        layer.squares.clear()
+        if layer.clip is not None:
+            clip, layer.clip = layer.clip, None
+            if self._backend.ledger:
+                self._backend.ledger.write(COMPUTE, f"gradients of {layer.name}")
+            clip.write_what_is_left(layer.parameters)
 
     def settle_provisional(self) -> None:
         """Nothing may use the model before the step with what only the step makes valid."""
@@ -304,29 +409,15 @@ class Updates:
 
     def forget(self) -> None:
         """Nobody will look at the parameters of updates on their way any more."""
-        for layer in self._pending.values():
+        for layer in self._layers.values():
             make_ordinary(layer.parameters)
 
     def drain(self) -> None:
         """Wait until all updates are over."""
-        for layer in list(self._pending.values()):
+        for layer in self._layers.values():
             self.settle(layer)
         if self._committed is not None:
             self._backend.reach(self._committed, COMPUTE, on_host=True)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What one layer is updated with."""
-
-    gradients: list[tuple[int, int, Tensor]]
-    """(number of the group, place in the layer, gradient)"""
-    settings: list[State]
-    """Of all groups."""
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        return [(number, at) for number, at, _ in self.gradients]
 
 
 def _without_master(state: State) -> State:

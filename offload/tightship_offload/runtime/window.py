@@ -24,6 +24,7 @@ from tightship_offload.backends.base import COMPUTE, Backend
 from tightship_offload.errors import OffloadError
 from tightship_offload.runtime.layer import Layer
 from tightship_offload.runtime.slots import Slot, SlotPool
+from tightship_offload.runtime.stalls import Stalls
 from tightship_offload.runtime.stats import OffloadStats
 
 
@@ -43,6 +44,7 @@ class Window:
         *,
         prefetch: int,
         stats: OffloadStats,
+        stalls: Stalls,
         settle: Callable[[Layer], None],
     ) -> None:
         """:param settle: called before a layer's parameters are pointed anywhere; waits for its update."""
@@ -51,6 +53,7 @@ class Window:
         self.pool = pool
         self._prefetch = prefetch
         self._stats = stats
+        self._stalls = stalls
         self._settle = settle
         self._h2d = backend.lane("h2d")
         order = [layer.index for layer in layers]
@@ -199,14 +202,10 @@ class Window:
             self._layers[index].point_home()
 
     def _wait_for(self, slot: Slot, layer: Layer) -> None:
-        stats, backend = self._stats, self._backend
         assert slot.arrived is not None
-        waited_ns = backend.reach(slot.arrived, COMPUTE, on_host=False)
-        if layer.index in self._starved:
-            self._starved.remove(layer.index)
-            stats.wait_slot_ns += waited_ns
-        else:
-            stats.wait_h2d_ns += waited_ns
+        cause = "wait_slot_ns" if layer.index in self._starved else "wait_h2d_ns"
+        self._starved.discard(layer.index)
+        self._stalls.reach(cause, slot.arrived, on_host=False)
 
     def _fetch_ahead(self, index: int, following: dict[int, int], *, including: bool = False) -> None:
         wanted = self._chain(index, following, self._prefetch)

@@ -56,8 +56,8 @@ def test_the_device_is_the_one_that_the_model_is_on(
     model: Any = SimpleNamespace(parameters=lambda: iter(tensors), buffers=lambda: iter(()))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(apply, "CudaBackend", lambda device: device)
-    assert str(apply._machine(model)) == taken
+    monkeypatch.setattr(apply, "CudaBackend", lambda device, deadline_s: (str(device), deadline_s))
+    assert apply._machine(model, 7.0) == (taken, 7.0)
 
 
 class Queued(CpuBackend):

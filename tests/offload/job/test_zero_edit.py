@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,21 @@ def test_a_plan_for_another_machine_ends_the_job_when_it_would_be_applied(tmp_pa
     assert without.stderr.endswith("; the job runs without the plan\n") and len(without.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("deadline", "said"), [("7.5", ""), ("soon", "expected a number of seconds"), ("0", "expected a")]
+)
+def test_how_long_a_wait_may_take_is_said_by_the_launcher(
+    tmp_path: Path, warm: Python, deadline: str, said: str
+) -> None:
+    script = f"{SCRIPT}\nimport tightship_offload\nprint(tightship_offload.engine_of(model).backend.deadline_s)"
+    given = {"TIGHTSHIP_OFFLOAD_PLAN": planned(tmp_path), "TIGHTSHIP_OFFLOAD_DEADLINE": deadline}
+    done = run(tmp_path, "sgd", python=warm, script=script, **given)
+    if said:
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+    else:
+        assert (done.returncode, done.stderr, done.stdout.split()[-1]) == (0, "", deadline)
+
+
 @pytest.mark.sliced(1)
 @pytest.mark.parametrize("first", ["", ".runtime.engine"])
 def test_a_script_may_import_the_runtime_first(tmp_path: Path, first: str) -> None:
@@ -248,6 +264,26 @@ def test_a_run_is_told_what_was_predicted_and_what_its_steps_took(tmp_path: Path
     assert figures["step_ns"] > 0
     assert figures["h2d_bytes"] >= 3 * 4 * BLOCK  # three layers move, each at least once a step
     assert [path.name for path in run_dir.iterdir()] == ["offload.json"]
+
+
+def test_masters_are_updated_alike_with_and_without_a_compiler_and_a_line_says_which(
+    tmp_path: Path, warm: Python
+) -> None:
+    script = SCRIPT.replace("Net()", "Net().bfloat16()").replace(".numpy()", ".float().numpy()")
+    plan = planned(tmp_path, PLAN + "precision: {weights: bf16, master: fp32, gradients: bf16}\n")
+    said, digests = [], []
+    for switch in ("0", "1"):
+        variables = {"TIGHTSHIP_OFFLOAD_PLAN": plan, "TIGHTSHIP_OFFLOAD_NATIVE": switch}
+        done = run(tmp_path, "plain", python=warm, script=script, **variables)
+        assert done.returncode == 0, done.stderr
+        digests.append(done.stdout)
+        said.append(done.stderr)
+    assert digests[0] == digests[1]
+    assert said[0] == (
+        "tightship: fp32 masters are updated by torch, in several passes over memory: TIGHTSHIP_OFFLOAD_NATIVE is 0\n"
+    )
+    if shutil.which("c++"):
+        assert said[1] == ""
 
 
 def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path, warm: Python) -> None:

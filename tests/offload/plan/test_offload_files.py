@@ -49,6 +49,7 @@ def test_checkpoints_go_to_plain_torch_and_back() -> None:
     same(loop)
 
 
+@pytest.mark.machines
 def test_state_that_was_there_before() -> None:
     def loop(model: Any, optimizer: Any, start: Callable[[], None]) -> list[Tensor]:
         losses = [plain_step(model, optimizer).detach() for _ in range(3)]

@@ -120,8 +120,10 @@ MORE_CAPABLE = Capabilities(
     ("changes", "said"),
     [
         ({"optimizer": OptimizerPlan(gpu_streamed=(0,))}, "optimizer.gpu_streamed lists layers, which this runtime"),
-        ({"optimizer": OptimizerPlan(threads=16)}, "threads is 16, .* start the job with OMP_NUM_THREADS=16"),
-        ({"optimizer": OptimizerPlan(order=UpdateOrder.AS_READY)}, "order is as-ready, .* expected next-use"),
+        (
+            {"optimizer": OptimizerPlan(threads=9999), "hardware": HARDWARE},
+            "optimizer.threads is 9999 and the machine has [0-9]+ cores; give fewer",
+        ),
         (
             {"window": Window(slots=2, resident=(0, 1)), "optimizer": OptimizerPlan(gpu_resident=(0,))},
             "gpu_resident lacks the resident layer 1, and this runtime updates every resident layer on the device",
@@ -158,6 +160,11 @@ def test_what_a_runtime_honours_may_be_written() -> None:
     object.__setattr__(asked, "nvme", SOME_IN_FILES)
     assert asked.refused_by(MORE_CAPABLE) is None
     assert asked.refused_by(RUNTIME) is not None
+    object.__setattr__(asked, "optimizer", replace(later, gpu_streamed=()))
+    less = replace(MORE_CAPABLE, sets_threads=False)
+    assert "start the job with OMP_NUM_THREADS=16" in str(asked.refused_by(less))
+    less = replace(MORE_CAPABLE, update_orders=("next-use",))
+    assert "order is as-ready, which this runtime does not do yet; expected next-use" in str(asked.refused_by(less))
     assert set(RUNTIME.update_orders) <= {order.value for order in UpdateOrder}
 
 

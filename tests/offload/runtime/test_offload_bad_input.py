@@ -23,6 +23,7 @@ from tightship_offload.errors import OffloadError  # noqa: E402
 from tightship_offload.plan.model import Nvme, OptimizerPlan, Plan, Window  # noqa: E402
 from tightship_offload.runtime.apply import describe  # noqa: E402
 from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
+from tightship_offload.runtime.engine import has_engine  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -389,6 +390,27 @@ def test_every_wait_has_an_end_that_names_what_it_waits_for() -> None:
         r"Waited 0\.3 s for: (layer 'blocks\.0' .* which waits for: )?the update of layer 'blocks\.0'",
     )
     goes_on.set()
+
+
+@pytest.mark.parametrize(("of_plan", "of_call", "counts"), [(None, None, 300), (7, None, 7), (7, 9.5, 9.5)])
+def test_how_long_a_wait_may_take_is_said_by_the_plan_or_the_call(
+    of_plan: float | None, of_call: float | None, counts: float
+) -> None:
+    model = Model()
+    plan = Plan(model=describe(model, find_blocks(model)), window=Window(slots=2), deadline_s=of_plan)
+    offload.apply(model, adamw(model.parameters()), plan, deadline_s=of_call)
+    assert offload.engine_of(model).backend.deadline_s == counts
+    offload.engine_of(model).remove()
+
+
+@pytest.mark.parametrize("deadline_s", [0, -1, float("nan"), float("inf"), "soon"])
+def test_a_deadline_that_is_none(deadline_s: Any) -> None:
+    model = Model()
+    given = {"window": 2, "deadline_s": deadline_s}
+    refused(
+        lambda: offload.apply(model, adamw(model.parameters()), **given), "deadline_s is .*; expected a number from 1"
+    )
+    assert not has_engine(model)
 
 
 def test_asking_for_an_engine_that_is_not_there() -> None:

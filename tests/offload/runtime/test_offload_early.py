@@ -75,11 +75,13 @@ def clipped(clip: Callable[..., Any], limit: float, accumulation: int = 1) -> Ca
     return body
 
 
+@pytest.mark.machines
 def test_a_loop_as_declared() -> None:
     seen = check(plain_step)
     assert (seen.early, seen.back) == (EVERY, 0)
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("sgd", [False, True])
 def test_accumulation_as_declared(sgd: bool) -> None:
     make: Any = (lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)) if sgd else adamw
@@ -87,6 +89,7 @@ def test_accumulation_as_declared(sgd: bool) -> None:
     assert (seen.early, seen.back) == (EVERY, 0)
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize(("clip", "stands"), [(offload.clip_grad_norm_, True), (nn.utils.clip_grad_norm_, False)])
 def test_clipping_that_does_not_bite(clip: Any, stands: bool) -> None:
     seen = check(clipped(clip, 1e9))
@@ -94,6 +97,7 @@ def test_clipping_that_does_not_bite(clip: Any, stands: bool) -> None:
     assert seen.back == (0 if stands else EVERY)
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("clip", [offload.clip_grad_norm_, nn.utils.clip_grad_norm_])
 @pytest.mark.parametrize("kind", [{}, {"norm_type": float("inf")}, {"foreach": False}])
 def test_clipping_that_bites(clip: Any, kind: dict[str, Any]) -> None:
@@ -101,6 +105,7 @@ def test_clipping_that_bites(clip: Any, kind: dict[str, Any]) -> None:
     assert (seen.early, seen.back) == (EVERY, EVERY)
 
 
+@pytest.mark.machines
 def test_clipping_that_bites_now_and_then() -> None:
     seen = check(clipped(offload.clip_grad_norm_, 3.2))
     assert 0 < seen.back < seen.early == EVERY
@@ -187,6 +192,7 @@ UNDECLARED = [
 ]
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("body", UNDECLARED)
 def test_what_was_not_declared_is_taken_back(body: Callable[[Any, Any], Tensor]) -> None:
     assert check(body, window=3).back > 0
@@ -206,10 +212,12 @@ def test_without_a_copy_it_is_refused(body: Callable[[Any, Any], Tensor]) -> Non
         body(model, optimizer)
 
 
+@pytest.mark.machines
 def test_fewer_backwards_than_declared_are_updated_at_the_step() -> None:
     assert check(plain_step, micro_batches=2).early == 0
 
 
+@pytest.mark.machines
 def test_average_of_the_weights_is_told_of_what_stands() -> None:
     told: list[str] = []
 
@@ -228,6 +236,7 @@ def test_a_declaration_that_cannot_be() -> None:
         EarlyUpdates(micro_batches=0)
 
 
+@pytest.mark.machines
 def test_a_scaler_that_the_optimizer_applies_itself_takes_early_updates_back() -> None:
     seen = Seen()
     scalers: dict[int, Any] = {}
@@ -253,6 +262,7 @@ def one_graph_of_two(model: Any, optimizer: Any) -> Tensor:
     return loss
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("body", [one_graph_of_two, one_more_graph])
 def test_layers_that_forward_came_to_twice_wait_for_the_step(body: Callable[[Any, Any], Tensor]) -> None:
     assert check(body).early == 0

@@ -15,7 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from tightship_offload.integrations.zero_grad import wait_for_no_update  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.machines]
 
 
 def test_reading_parameters_right_after_the_step() -> None:

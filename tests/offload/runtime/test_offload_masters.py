@@ -9,42 +9,58 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from offload_exactness import Model, differences, everything  # noqa: E402
+from offload_exactness import LAYERS, Model, differences, everything  # noqa: E402
 from offload_loops import adamw, batch, loss_of, plain_step  # noqa: E402
+from offload_machines import machine  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
+from tightship_offload.backends.base import Backend  # noqa: E402
 from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
+from tightship_offload.runtime import native  # noqa: E402
 from tightship_offload.runtime.masters import MASTER  # noqa: E402
+from tightship_offload.runtime.one_pass import one_pass_for  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-def make(make_optimizer: Any = adamw, seed: int = 0, **options: Any) -> tuple[Any, Any]:
+def make(
+    make_optimizer: Any = adamw, seed: int = 0, dtype: torch.dtype = torch.bfloat16, **options: Any
+) -> tuple[Any, Any]:
     torch.manual_seed(seed)
-    model = Model().bfloat16()
+    model = Model().to(dtype)
     machine = CpuBackend(poison=True, delay_s=0.0003)
     options = {"window": 2, "resident": [1], "master": True, "backend": machine} | options
     return offload.apply(model, make_optimizer(model.parameters()), **options)
 
 
-@pytest.mark.parametrize("clip", [False, True])
-def test_all_are_trained_as_by_hand(clip: bool) -> None:
-    """Gradients in bf16, AdamW on fp32 copies, rounded back: layers that move, residents, embedding and head."""
+@pytest.fixture(params=["one pass", "by torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How layers are updated: as the machine can, or as where there is no compiler."""
+    if request.param == "by torch":
+        monkeypatch.setattr(native, "_found", [native.Native(None, "there is no C++ compiler")])
+    return str(request.param)
 
-    def run(on: bool) -> list[Tensor]:
-        if on:
-            model, optimizer = make()
+
+@pytest.mark.machines
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("clip", [False, True])
+def test_all_are_trained_as_by_hand(clip: bool, dtype: Any, way: str) -> None:
+    """Gradients in 16 bits, AdamW on fp32 copies, rounded back: layers that move, residents, embedding and head."""
+
+    def run(on: Backend | None) -> list[Tensor]:
+        if on is not None:
+            model, optimizer = make(dtype=dtype, backend=on)
         else:
             torch.manual_seed(0)
-            model = Model().bfloat16()
+            model = Model().to(dtype)
             masters = [p.detach().float() for p in model.parameters()]
             optimizer = adamw(masters)
         for _ in range(20):
             loss_of(model, batch()).backward()
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            if on:
+            if on is not None:
                 optimizer.step()
                 optimizer.zero_grad()
             else:
@@ -55,11 +71,16 @@ def test_all_are_trained_as_by_hand(clip: bool) -> None:
                     for p, master in zip(model.parameters(), masters, strict=True):
                         p.copy_(master)
                 model.zero_grad()
-        if on:
+        if on is not None:
+            updates, last = offload.engine_of(model).updates, offload.engine_of(model).last
+            assert last.in_one_pass == (LAYERS - 1 if updates.why_not_in_one_pass is None else 0)
+            assert way == "one pass" or updates.why_not_in_one_pass == "there is no C++ compiler"
             masters = [optimizer.state[p].get(MASTER, p.detach().float()) for p in model.parameters()]
         return [*(p.detach().clone() for p in model.parameters()), *masters]
 
-    for mine, theirs in zip(run(True), run(False), strict=True):
+    with machine() as on:
+        found = run(on)
+    for mine, theirs in zip(found, run(None), strict=True):
         assert mine.dtype == theirs.dtype and mine.equal(theirs)
 
 
@@ -149,6 +170,23 @@ def test_a_weight_that_is_edited_is_edited_and_its_neighbours_keep_their_masters
     before[0, 0] = 7.0
     assert optimizer.state[weight][MASTER].equal(before)
     assert weight[0, 0] == 7.0
+
+
+def test_why_masters_are_not_updated_in_one_pass() -> None:
+    if str(one_pass_for(torch.optim.AdamW)).startswith("there is no C++ compiler"):
+        pytest.skip("there is no C++ compiler")
+    for make_optimizer, reason in (
+        (adamw, None),
+        (torch.optim.AdamW, "the optimizer is not fused (fused=True)"),
+        (lambda p: torch.optim.AdamW(p, fused=True, amsgrad=True), "the optimizer has amsgrad=True"),
+        (momentum, "SGD has no one-pass form"),
+    ):
+        model, optimizer = make(make_optimizer)
+        for _ in range(3):
+            plain_step(model, optimizer)
+        engine = offload.engine_of(model)
+        assert engine.updates.why_not_in_one_pass == reason
+        assert engine.last.in_one_pass == (0 if reason else LAYERS - 1)
 
 
 def test_without_the_window_it_is_an_ordinary_training_again() -> None:

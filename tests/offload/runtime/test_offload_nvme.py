@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from offload_exactness import Model, Training, differences, everything, make, train  # noqa: E402
 from offload_loops import adamw, plain_step  # noqa: E402
+from offload_machines import machine  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
 from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
@@ -56,6 +58,7 @@ def test_a_store_without_its_undo_log_is_caught(warm: tuple[str, ...]) -> None:
     assert code == 1 and "wrong after a kill" in said
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_training_in_files_is_the_same(tmp_path: Path, optimizer: str) -> None:
     training = Training(optimizer=optimizer, clipping=True, checkpointing="non-reentrant", frozen=True)
@@ -63,14 +66,15 @@ def test_a_training_in_files_is_the_same(tmp_path: Path, optimizer: str) -> None
     for files in (False, True):
         model, made = make(training)
         ledger = Ledger()
-        if files:
-            machine = CpuBackend(poison=True, delay_s=0.0003, ledger=ledger, deadline_s=60)
-            offload.apply(model, made, window=2, resident=(2,), nvme=offload.NvmeTier(folder=tmp_path), backend=machine)
-        results.append(everything(model, made, train(model, made, training, 20)))
-        assert ledger.races == []
+        with machine(ledger=ledger) if files else nullcontext() as on:
+            if on is not None:
+                tier = offload.NvmeTier(folder=tmp_path)
+                offload.apply(model, made, window=2, resident=(2,), nvme=tier, backend=on)
+            results.append(everything(model, made, train(model, made, training, 20)))
+            done = offload.engine_of(model).steps_done if files else 20
+        assert (ledger.races, done) == ([], 20)
     assert differences(*results) == []
     engine = offload.engine_of(model)
-    assert engine.steps_done == 20
     inside = [p.data_ptr() for layer in engine.layers for p in layer.parameters]
     assert len(inside) == len(set(inside)) and (tmp_path / "layer-00000.weights").stat().st_size > 0
     engine.remove()

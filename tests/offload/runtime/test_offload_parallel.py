@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from offload_exactness import Model, differences  # noqa: E402
+from offload_machines import chosen  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
 
@@ -19,9 +20,12 @@ pytestmark = pytest.mark.torch
 PROGRAM = Path(__file__).parents[2] / "support" / "offload_ranks.py"
 
 
+@pytest.mark.machines
 def test_two_ranks(tmp_path: Path, warm: tuple[str, ...]) -> None:
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [subprocess.Popen([*warm, str(PROGRAM), str(tmp_path), str(rank)], env=environ) for rank in range(2)]
+    kind = chosen()
+    command = [*warm, str(PROGRAM), str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank), kind], env=environ) for rank in range(2)]
     try:
         assert [rank.wait(200) for rank in ranks] == [0, 0]
     finally:

@@ -64,11 +64,13 @@ class Dropping(Model):
         return self.head(x)
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("window", [2, 3, 4])
 def test_weights_kept_on_ctx_with_layers_dropped(window: int) -> None:
     same(each_step(plain_step), Dropping, window=window)
 
 
+@pytest.mark.machines
 @pytest.mark.parametrize("window", [2, 3, 4])
 def test_evaluation_in_inference_mode_at_odd_moments(window: int) -> None:
     def loop(model: Any, optimizer: Any, start: Callable[[], None]) -> list[Tensor]:
@@ -167,6 +169,7 @@ class Auxiliary(Kept):
         return super().forward(x)
 
 
+@pytest.mark.machines
 def test_a_backward_that_comes_to_a_layer_by_another_way_than_its_output() -> None:
     class Routed(Model):
         def __init__(self) -> None:
