@@ -20,7 +20,7 @@ export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: all install services demo test test-reference wheel lint types fix docs bench exit-storm exactness explore injection proof readings requirements rolling chaos clean
+.PHONY: all install services demo test test-reference wheel lint types fix docs pictures bench exit-storm exactness explore injection proof readings requirements rolling chaos clean
 
 all: lint types test  ## lint + types + tests
 
@@ -65,8 +65,12 @@ fix: install  ## repair style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: install  ## regenerate the generated documents (rule catalogue, command line)
+docs: install  ## regenerate the generated documents, and build the site of all of them: build/site
 	$(BIN)/python tools/generate_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+pictures: install services  ## take the pictures of docs/tour.md again, by the tests of the pages
+	TIGHTSHIP_PICTURES=1 TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -p no:xdist tests/browser/test_pages.py tests/browser/test_one_trace.py -k "test_pages or whole_page"
 
 # By uv, whose hashes are those of every platform.
 requirements: install  ## fix what the images install, by hash: requirements/
@@ -81,8 +85,8 @@ bench: install  ## every benchmark; tables on the screen, JSON under benchmarks/
 exit-storm: install  ## 60 jobs that end at a random moment of a capture, with and without us: the same exit codes
 	TIGHTSHIP_EXIT_STORM=60 $(BIN)/python -m pytest tests/collectors/kineto/test_capture_exit.py
 
-exactness: install  ## offload: all windows and trainings bit for bit, 1,000 kills (some hours), or a PART=2/12 of it
-	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/runtime/test_offload_exactness.py tests/offload/runtime/test_offload_nvme.py
+exactness: install  ## offload: all windows and trainings bit for bit on two machines, 1,000 kills (some hours), or a PART=2/12 of it
+	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/runtime tests/offload/plan
 
 explore: install  ## every case of the sliced tests, then property, fuzz and injection tests with new examples, ROUNDS times (20)
 	TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m sliced

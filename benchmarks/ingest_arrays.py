@@ -38,7 +38,7 @@ SIZES = (40, 1000, 5000, 50_000)
 DECISIVE = 5000
 TARGET = 1.5
 START_NS = 1_790_000_000 * NS_PER_S
-WAYS = {"rows": add_missing, "arrays": add_samples}
+WAYS = {"rows": add_missing, "arrays": lambda session, table, rows: add_samples(session, {table: rows})}
 
 
 def main() -> int:

@@ -41,6 +41,7 @@ import hypothesis
 import pytest
 import reference_data
 import services
+from file_costs import FileCosts
 from sqlalchemy import create_engine, make_url, text
 
 from tightship_platform.database import engine as databases
@@ -70,6 +71,7 @@ SLICE = os.environ.setdefault("TIGHTSHIP_SLICE", str(random.SystemRandom().randr
 
 GIVEN_DATABASE = os.environ.get("TIGHTSHIP_DATABASE_URL", "")
 GIVEN_BROKER = os.environ.get("TIGHTSHIP_BROKER_URL", "")
+COSTS = os.environ.get("TIGHTSHIP_TEST_COSTS")
 REQUIRE_ALL = os.environ.get("TIGHTSHIP_REQUIRE_ALL") == "1"
 REQUIRED_MARKS = ("postgres", "redis", "browser", "torch")
 NOWHERE = "http://127.0.0.1:9"
@@ -80,6 +82,12 @@ REDIS = pytest.param("redis", marks=pytest.mark.redis)
 
 
 # ---- what runs, and skips that are failures --------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See file_costs."""
+    if COSTS:
+        config.pluginmanager.register(FileCosts(Path(COSTS)))
 
 
 def pytest_report_header() -> str:

@@ -14,7 +14,8 @@ from source_tree import ROOT
 
 NAME = re.compile(r"[\w./-]*\w\.py\b")
 NOT_OURS = {
-    *("train.py", "src/train.py", "data.py", "upload.py", "count.py", "checkpoint.py"),  # scripts of users, in examples
+    # Scripts of users, in examples.
+    *("train.py", "/job/train.py", "src/train.py", "data.py", "upload.py", "count.py", "checkpoint.py"),
     *("helpers.py", "utils.py", "tools/utils.py"),  # what nobody should write, or what other projects have
     *("threading.py", "platform/__init__.py"),  # of the standard library, and what must not be
 }

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from tightship_platform.database.engine import open_database, upgrade
 from tightship_platform.database.models import (
     Allocation,
+    Audit,
     Capture,
     Device,
     Finding,
@@ -88,7 +89,25 @@ class Fleet:
         self._captures(live)
         self._findings(live)
         self._opportunities()
+        self._audit(live)
         self.session.commit()
+
+    def _audit(self, live: Run) -> None:
+        """Who did what: a few entries of each kind that a quiet day has."""
+        for minutes, actor, action, target in (
+            (4, "sso:mara@example.org", "trace.download", "7"),
+            (9, "sso:mara@example.org", "capture.request", live.key),
+            (11, "sso:mara@example.org", "session.begin", "sso:mara@example.org"),
+            (35, "schedule", "capture.request", live.key),
+            (58, "ivo", "opportunity.state", "2"),
+            (70, "nobody", "token.refuse", "GET /api/v1/runs"),
+            (190, "environment", "token.enrol", "node-04"),
+            (192, "enrolment of node-04", "host.enrol", "node-04"),
+            (400, "retention", "traces.remove", "31 files"),
+            (1441, "environment", "token.create", "ivo"),
+        ):
+            entry = Audit(time_ns=self.now - minutes * MINUTE, actor=actor, action=action, target=target, detail={})
+            self.session.add(entry)
 
     def _hosts(self) -> None:
         for index in range(1, 5):
@@ -207,6 +226,9 @@ class Fleet:
     def _live_run(self) -> Run:
         devices = self.devices[:8]
         run = self._run("vision-base", LIVE_RUN, self.now - 134 * MINUTE, None, "running", devices)
+        run.labels = {"queue": "main", "lr": "3e-4"}
+        run.external_id, run.git_commit, run.git_dirty = "481516", "5eed" * 10, True
+        run.image, run.torch_version, run.cuda_version = "nvcr.io/nvidia/pytorch:25.06-py3", "2.8.0", "12.9"
         shares = WORKFLOWS["vision-base"][5]
         every = 10 * NS_PER_S
         device_rows: list[dict[str, Any]] = []

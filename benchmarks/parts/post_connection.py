@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+
+
+@dataclass(kw_only=True, slots=True)
+class Answer:
+    """What the server said."""
+
+    status: int
+    body: bytes
+    wait_s: float
+    """How long it asks to wait; 0: it does not."""
 
 
 class PostConnection(asyncio.Protocol):
@@ -13,11 +24,11 @@ class PostConnection(asyncio.Protocol):
         head = f"host: 127.0.0.1:{port}\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n"
         self._head = head.encode()
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._answer: asyncio.Future[Answer] | None = None
         self._received = b""
 
-    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer.
+    async def post(self, path: str, body: bytes) -> Answer:
+        """The answer.
 
         :raises OSError: the connection is refused or ends.
         """
@@ -42,7 +53,8 @@ class PostConnection(asyncio.Protocol):
         lines = head.lower().split(b"\r\n")
         length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
         if len(body) >= length:
-            self._answer.set_result((int(lines[0].split()[1]), body))
+            wait_s = next((float(line[12:]) for line in lines if line.startswith(b"retry-after:")), 0.0)
+            self._answer.set_result(Answer(status=int(lines[0].split()[1]), body=body, wait_s=wait_s))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed it."""

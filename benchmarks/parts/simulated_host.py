@@ -35,6 +35,8 @@ class Figures:
     """How old the newest sample of each fresh batch was when the server had stored it."""
     old: int = 0
     """Batches of an outage that are stored."""
+    asked_to_wait: int = 0
+    """Deliveries that the server did not take then."""
 
     def clear(self) -> None:
         """Begin again."""
@@ -42,6 +44,7 @@ class Figures:
         self.errors.clear()
         self.captures_s.clear()
         self.ages_s.clear()
+        self.asked_to_wait = 0
 
     def summary(self) -> dict[str, Any]:
         """Requests by kind, and the errors."""
@@ -60,6 +63,7 @@ class Figures:
             "oldest_fresh_s": round(max(self.ages_s, default=0.0), 2),
             "capture_s": [_quantile(captures, 0.5), captures[-1]] if captures else None,
             "captures": len(captures),
+            "asked_to_wait": self.asked_to_wait,
             "errors": dict(self.errors),
         }
 
@@ -93,6 +97,11 @@ class SimulatedHost:
         return time.monotonic() - self._due_s
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the server knows it, and takes what it delivers when it is due."""
+        return self.beats >= 2 and self.late_s <= PERIOD_S
+
+    @property
     def behind(self) -> int:
         """Old batches that wait."""
         return -self._next_old
@@ -102,7 +111,8 @@ class SimulatedHost:
         await asyncio.sleep(after_s)
         self._begun_s, self._begun_ns = time.monotonic(), now_ns()
         self._bodies = PreparedBodies(self.number, self._begun_ns - (self._away + 1) * PERIOD_S * NS_PER_S)
-        await self._post(self._deliver, "run", "/runs", self._bodies.record())
+        while await self._post(self._deliver, "run", "/runs", self._bodies.record()) is None:
+            pass
         polling = asyncio.create_task(self._poll())
         try:
             number = 0
@@ -157,14 +167,17 @@ class SimulatedHost:
     async def _post(self, connection: PostConnection, kind: str, path: str, body: bytes) -> bytes | None:
         begun_s = time.monotonic()
         try:
-            status, answer = await connection.post(path, body)
+            answer = await connection.post(path, body)
         except OSError as error:
             self._figures.errors[f"{kind}: {type(error).__name__}"] += 1
             await asyncio.sleep(random.uniform(0.5, 1.0))
             return None
         self._figures.took_s[kind].append(time.monotonic() - begun_s)
-        if status != 200:
-            self._figures.errors[f"{kind}: {status} {answer[:120].decode(errors='replace')}"] += 1
-            await asyncio.sleep(random.uniform(0.5, 1.0))
-            return None
-        return answer
+        if answer.status == 200:
+            return answer.body
+        if answer.wait_s:
+            self._figures.asked_to_wait += 1
+        else:
+            self._figures.errors[f"{kind}: {answer.status} {answer.body[:120].decode(errors='replace')}"] += 1
+        await asyncio.sleep(max(answer.wait_s, random.uniform(0.5, 1.0)))
+        return None

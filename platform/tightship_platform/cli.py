@@ -85,6 +85,9 @@ def root() -> None:
     """Find where a GPU fleet's device-hours go, and get them back.
 
     Start with `tightship demo`, or `tightship up` and then `tightship run -- python train.py`.
+
+    Where a command takes a run or a capture, the beginning of its id is enough if no other begins so, and @ is the
+    newest: `tightship findings --run @`.
     """
 
 

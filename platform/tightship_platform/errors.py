@@ -6,6 +6,8 @@ A `TightshipError` reaches the command line as one line and exit code 2, and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tightship_platform.redaction import hide_secrets
 
 
@@ -23,6 +25,18 @@ class NotFound(TightshipError):
 
     def __init__(self, kind: str, name: str, hint: str) -> None:
         super().__init__(f"No {kind} named {name!r}; {hint}")
+
+
+class Ambiguous(TightshipError):
+    """An id, or the beginning of one, that several things have."""
+
+    http_status = 409
+
+    def __init__(
+        self, what: str, text: str, candidates: Sequence[str], *, more: int = 0, hint: str = "give more of it"
+    ) -> None:
+        rest = f" and {more} more" if more else ""
+        super().__init__(f"The {what} {text!r} is ambiguous: {', '.join(candidates)}{rest}; {hint}")
 
 
 class Invalid(TightshipError):
@@ -65,6 +79,16 @@ class TooLarge(TightshipError):
     """An upload exceeds what the server accepts."""
 
     http_status = 413
+
+
+class AskedToWait(TightshipError):
+    """Not now: the caller is to come again after `wait_s`."""
+
+    http_status = 503
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class ServerUnreachable(TightshipError):

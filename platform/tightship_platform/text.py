@@ -14,6 +14,11 @@ def shown(text: str, limit: int = MAX_CHARS) -> str:
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
+def printable(text: object) -> str:
+    """The text with everything that could steer a terminal made visible."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 def label(name: str, room: int) -> str:
     """A name in `room` characters: without the types of a kernel's result and arguments, cut in the middle.
 

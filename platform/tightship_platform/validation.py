@@ -54,6 +54,17 @@ def optional_name(what: str, value: object) -> str | None:
     return None if value is None or value == "" else name(what, value)
 
 
+def label(text: str, what: str = "label") -> tuple[str, str]:
+    """A label as it is written on a command line or in a query, `key=value`; the value may be empty.
+
+    :raises Invalid: no `=`, or a key or value that is no name.
+    """
+    label_name, found, value = text.partition("=")
+    if not found:
+        raise Invalid(what, text, "key=value")
+    return name("Label", label_name), name(f"Label {label_name}", value, empty=True)
+
+
 def key(what: str, value: object) -> str:
     """A public id, fit for a path and a URL: letters, digits, dot, dash and underscore, at most 40."""
     if not isinstance(value, str) or not _KEY.fullmatch(value):

@@ -17,6 +17,13 @@ class RunState(StrEnum):
     """Neither a heartbeat nor an end record came for a while."""
 
 
+class HostState(StrEnum):
+    """Whether a host's agent was heard of lately."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+
+
 class CaptureState(StrEnum):
     """A capture moves down this list, or to FAILED / EXPIRED with a reason."""
 
@@ -77,7 +84,7 @@ class Bucket(StrEnum):
     HELD_IDLE = "held_idle"
     """The run held the device and nothing at all happened, neither device activity nor steps."""
     STARTUP = "startup"
-    """From the allocation of the device to the first step."""
+    """From the allocation of the device to the first step; of a run without steps, to its first activity."""
     SHUTDOWN = "shutdown"
     """From the last step to the release of the device."""
     UNEXPLAINED = "unexplained"

@@ -31,6 +31,15 @@ class RunRecord:
     labels: dict[str, str] = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
     external_id: str | None = None
+    git_commit: str | None = None
+    """Commit of the git repository that the job was launched in, in full. Null: none, or not known."""
+    git_dirty: bool | None = None
+    """Whether files that git tracks differed from it. Null: not known."""
+    image: str | None = None
+    torch_version: str | None = None
+    cuda_version: str | None = None
+    """That torch was built for."""
+    driver_version: str | None = None
     end_ns: int | None = None
     exit_code: int | None = None
     """As a shell reports it: 128 + n when the command died of signal n. Null while it runs."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from api_calls import SERVED, Served, serving
 from simulated_fleet import fill
+from source_tree import ROOT
 
 from tightship_platform.database.engine import open_database
 
@@ -27,6 +28,9 @@ ARGS = [
 ]
 DEFAULT_TIMEOUT_MS = 30_000
 """Playwright's own."""
+PICTURES = ROOT / "docs" / "images" / "tour"
+PICTURE = {"width": 1280, "height": 860}
+PICTURES_ASKED = bool(os.environ.get("TIGHTSHIP_PICTURES"))  # tests run without such variables
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +101,15 @@ class Tab:
         """Wait until nothing is on its way."""
         self.page.wait_for_load_state("networkidle")
         self.page.wait_for_timeout(300)
+
+    def picture(self, name: str) -> None:
+        """Keep what is seen here for docs/tour.md, when `make pictures` asks for it; a light page, for a desktop."""
+        size = self.page.viewport_size
+        if PICTURES_ASKED and size["width"] > 1000:
+            self.page.set_viewport_size(PICTURE)
+            self.settle()
+            self.page.screenshot(path=PICTURES / f"{name}.png")
+            self.page.set_viewport_size(size)
 
     def scrolls_sideways(self) -> bool:
         """Whether the whole page (not a part within it) is wider than the window."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,46 +13,12 @@ from typing import Any
 import pytest
 from processes import Running
 from services import free_port
+from starved_job import STARVED
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
 Tab = Any
 PATIENCE_MS = 150_000
-
-JOB = textwrap.dedent(
-    '''
-    """An ordinary training script whose loader decodes in the training process. It ends when a file appears."""
-    import os
-    import sys
-    import time
-
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    torch.set_num_threads(1)
-
-
-    class Pictures(Dataset):
-        def __len__(self):
-            return 1 << 16
-
-        def __getitem__(self, index):
-            time.sleep(0.004)  # as reading and decoding would take
-            return torch.randn(64), index % 10
-
-
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    deadline = time.time() + 280
-    for pictures, labels in DataLoader(Pictures(), batch_size=8):
-        loss = torch.nn.functional.cross_entropy(model(pictures), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if os.path.exists(sys.argv[1]) or time.time() > deadline:
-            break
-    '''
-)
 
 
 @pytest.mark.timeout(420)
@@ -64,7 +29,7 @@ def test_a_capture_of_a_real_job_from_the_button_to_the_fix(
     base = f"http://127.0.0.1:{port}"
     environ = make_platform_env(migrated=False).environ | {"TIGHTSHIP_SERVER": base}
     script, stop = tmp_path / "train_pictures.py", tmp_path / "stop"
-    script.write_text(JOB)
+    script.write_text(STARVED)
     with Running(environ, "up", "--port", str(port)) as up:
         link = up.hear("Dashboard:").partition(": ")[2]
         launch = ("run", "--workflow", "pictures", "--team", "vision", "--", sys.executable, str(script), str(stop))

@@ -66,6 +66,7 @@ def test_the_whole_page(
     assert re.search(r"\. 2 ranks of vision, recorded \d+ \w+, [\d:]{8} CES?T\.$", here.answer())
     assert not here.scrolls_sideways()
     assert not here.page.evaluate(BESIDE_ITS_TABLE)
+    here.picture("trace")
     here.page.set_viewport_size({"width": other, "height": 900})
     here.settle()
     assert not here.scrolls_sideways()

@@ -27,8 +27,11 @@ PAGES = {
     ),
     "/will-it-fit": ("Will it fit, and how fast?", "#workflows .ag-row", "#fit-gpu", "details textarea"),
     "/collection": ("Is the collection healthy?", ".checks li", ".ag-row", "[data-export]"),
+    "/audit": ("Who did what?", ".ag-row", "#audit-action", "[data-export]"),
     "/findings/1": ("Finding 1", "#finding-gap .barlayer path", "#finding-gap .shapelayer path", ".copy", "details"),
 }
+PICTURES = {"/": "fleet", f"/runs/{LIVE_RUN}": "run", "/findings/1": "finding"}
+"""Names of pictures, where they are not those of pages."""
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -38,6 +41,7 @@ def test_pages(fleet: Served, tab: Callable[..., Tab], path: str) -> None:
         here.look(scheme, width)
         here.open(path)
         _is_whole(here, path, scheme)
+        here.picture(PICTURES.get(path, path.strip("/")))
         here.page.set_viewport_size({"width": other_width, "height": 900})
         here.settle()
         assert not here.scrolls_sideways(), f"{width} made {other_width} wide"
@@ -167,6 +171,39 @@ def test_filters_of_runs_live_in_the_address_and_back_works(fleet: Served, tab: 
     here.page.locator("#page .answer", has_text="6 runs failed.").wait_for()
 
 
+def test_runs_are_searched_by_what_was_recorded_of_them(fleet: Served, tab: Callable[..., Tab]) -> None:
+    """From a run's labels, commit, job and host to all runs that have them, and by whatever somebody types."""
+    here = tab(fleet.url)
+    here.open(f"/runs/{LIVE_RUN}")
+    shown = here.page.locator("#run-head .facts")
+    for name in ("lr=3e-4", "481516", "5eed5eed5eed"):
+        assert shown.get_by_role("link", name=name).is_visible()
+    shown.get_by_role("link", name="lr=3e-4").click()
+    here.page.wait_for_url("**/runs?search=lr%3D3e-4")
+    here.page.locator("#page .answer", has_text="1 run matches lr=3e-4; 1 is live.").wait_for()
+    here.page.locator(".ag-row", has_text=LIVE_RUN).wait_for()
+    for scheme, width in (("dark", 390), ("light", 1440)):
+        here.look(scheme, width)
+        field = here.page.locator("#runs-search")
+        field.fill("nowhere at all")
+        field.press("Enter")
+        here.page.locator("#page .answer", has_text="0 runs match nowhere at all.").wait_for()
+        assert "lr=3e-4 commit:5eed1e" in here.page.locator("#runs-body .empty").inner_text()
+        assert not here.scrolls_sideways()
+        field = here.page.locator("#runs-search")
+        field.fill("commit:HEAD")
+        field.press("Enter")
+        here.page.locator("#runs-body .notice", has_text="commit is 'HEAD'; expected 4 to 64").wait_for()
+        here.page.locator("#runs-body").get_by_role("link", name="all runs").click()
+        here.page.locator("#page .answer", has_text="that ended").wait_for()
+        assert here.page.locator("#runs-search").input_value() == ""
+    here.page.locator("#runs-search").fill("state:failed gpt")
+    here.page.locator("#runs-search").press("Enter")
+    here.page.locator("#page .answer", has_text="failed.").wait_for()
+    here.page.go_back()
+    here.page.locator("#page .answer", has_text="that ended").wait_for()
+
+
 def test_the_runs_behind_a_loss_are_one_click_away(fleet: Served, tab: Callable[..., Tab]) -> None:
     here = tab(fleet.url)
     here.open("/")
@@ -237,7 +274,7 @@ def test_times_are_in_the_browsers_zone_and_say_so(fleet: Served, tab: Callable[
     here = tab(fleet.url)
     here.open(f"/runs/{LIVE_RUN}")
     shown = here.page.locator("time").first
-    assert shown.inner_text().endswith(("CET", "CEST"))
+    assert shown.inner_text().endswith(("+01:00", "+02:00"))
     assert shown.get_attribute("title").endswith("Z")
     # The chart begins where the header says that the run did, on the viewer's clock.
     here.page.wait_for_selector("#run-over-time .scatterlayer path")

@@ -30,6 +30,7 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Capture, Finding, Opportunity, Run, RunAccount, Trace
 from tightship_platform.errors import NotFound
 from tightship_platform.queries import findings, opportunities, runs
+from tightship_platform.results.filters import Filters
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState, OpportunityState
 from tightship_platform.wire import StepRecord
@@ -346,7 +347,7 @@ def test_opportunities_are_ranked_and_keep_their_state(database: Database, artif
     assert first.device_ns == stepping
     assert 0 == first.low_ns < first.recoverable_device_ns <= first.high_ns <= stepping
     with database.session() as session:
-        [finding] = findings.list_findings(session, workflow="vision")
+        [finding] = findings.list_findings(session, Filters(workflow="vision"))
         assert first.findings == [finding.finding]
         assert first.recoverable_device_ns == pytest.approx(finding.saving.share_frac * stepping, rel=1e-9)
         row = session.get_one(Opportunity, first.opportunity)

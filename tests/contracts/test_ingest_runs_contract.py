@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from records import CPU, GPU, MIN, T0, S, batch, beat, ended, live, run_samples, samples, started, steps
-from sqlalchemy import event, select
+from sqlalchemy import select
+from statements import statements_of
 
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Allocation, Base, Device, Host, Run, RunSample, StepStat, Workflow
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.queries import hosts, runs
-from tightship_platform.wire import ERROR_MAX, DeviceRecord, Heartbeat, SourceState
+from tightship_platform.wire import ERROR_MAX, NAME_MAX, DeviceRecord, Heartbeat, SourceState
 
 NOW = T0 + MIN
 
@@ -68,6 +69,39 @@ def test_no_secret_of_a_run_is_stored(database: Database) -> None:
     ]
     assert row["labels"] == {"api_key": "***", "url": "https://***@h/x", "seed": "1"}
     assert row["error"] == "HTTPError: 401 for https://h/x?sig=***"
+
+
+def test_what_a_run_was_launched_with_stays_known(database: Database) -> None:
+    """It becomes known bit by bit, and the agent repeats the record of the start."""
+    known = {
+        "git_commit": "5eed" * 10, "git_dirty": False, "image": "r/torch:2",
+        "torch_version": "2.8.0", "cuda_version": "12.9", "driver_version": "575.1",
+    }  # fmt: skip
+    with database.session() as session:
+        ingest.apply_run(session, started(git_commit=known["git_commit"]), now=NOW)
+        assert runs.list_runs(session)[0].git_dirty is None
+        ingest.apply_run(session, started(**known), now=NOW)
+        ingest.apply_run(session, started(), now=NOW)
+        (run,) = runs.list_runs(session)
+        assert {name: getattr(run, name) for name in known} == known
+        ingest.apply_run(session, ended(end_ns=T0 + S, git_dirty=True), now=NOW)
+        assert runs.get_run(session, "a1").git_dirty is True
+
+
+def test_what_it_was_launched_with_is_bounded_and_holds_no_secret(database: Database) -> None:
+    record = started(
+        image="docker://me:hunter2@r/x\n" + "y" * 5000, torch_version="\x1b[31m" + "2" * 500, cuda_version="\n"
+    )
+    with database.session() as session:
+        ingest.apply_run(session, record, now=NOW)
+        run = runs.get_run(session, "a1")
+    assert run.image is not None and run.image.startswith("docker://***@r/x y") and len(run.image) == NAME_MAX
+    assert run.torch_version is not None and len(run.torch_version) == 64 and run.torch_version.isprintable()
+    assert run.cuda_version is None
+    for forged in ("5eed", "5EED" * 10, "x" * 40, "5eed" * 10 + "\n", "5eed" * 11):
+        with pytest.raises(Invalid, match="40 or 64 hexadecimal digits"), database.session() as session:
+            ingest.apply_run(session, started("b2", git_commit=forged), now=NOW)
+    assert len(_rows(database, Run)) == 1
 
 
 @pytest.mark.parametrize(
@@ -303,19 +337,9 @@ def test_a_device_changes_its_name_in_place(database: Database) -> None:
 
 def _statements(database: Database, beat: Heartbeat) -> int:
     """How many it takes to apply a heartbeat."""
-    count = 0
-
-    def executed(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    event.listen(database.engine, "before_cursor_execute", executed)
-    try:
-        with database.session() as session:
-            ingest.apply_heartbeat(session, beat, now=NOW)
-    finally:
-        event.remove(database.engine, "before_cursor_execute", executed)
-    return count
+    with statements_of(database) as sent, database.session() as session:
+        ingest.apply_heartbeat(session, beat, now=NOW)
+    return len(sent)
 
 
 def test_a_heartbeat_of_many_runs_takes_no_more_statements_than_one_of_few(database: Database) -> None:

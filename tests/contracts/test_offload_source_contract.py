@@ -13,6 +13,7 @@ from tightship_platform.database.engine import Database
 from tightship_platform.errors import Invalid, NotFound
 from tightship_platform.queries import hosts
 from tightship_platform.queries.captures import get_capture, list_captures, newest_captures
+from tightship_platform.results.filters import Filters
 from tightship_platform.wire import CaptureParams, DeviceRecord
 
 NOW = T0 + MIN
@@ -54,11 +55,11 @@ def test_the_newest_captures_of_every_workflow(session: Session) -> None:
 def test_captures_of_a_workflow(session: Session) -> None:
     first, second = _ask(session, "a1", 1), _ask(session, "a2", 2)
     _ask(session, "b1", 3)
-    listed = list_captures(session, workflow="train")
+    listed = list_captures(session, Filters(workflow="train"))
     assert [one.capture for one in listed] == [second, first]
-    assert [one.capture for one in list_captures(session, workflow="train", run="a1")] == [first]
-    assert list_captures(session, workflow="bare") == []
-    assert list_captures(session, workflow="no'such%work\\flow") == []
+    assert [one.capture for one in list_captures(session, Filters(workflow="train"), run="a1")] == [first]
+    assert list_captures(session, Filters(workflow="bare")) == []
+    assert list_captures(session, Filters(workflow="no'such%work\\flow")) == []
 
 
 def test_the_machine_of_a_run(session: Session) -> None:

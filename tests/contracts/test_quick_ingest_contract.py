@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 from records import CPU, T0, S, batch, beat, ended, held, host_samples, live, run_samples, samples, started, steps
 from sqlalchemy import inspect, select
@@ -27,10 +29,21 @@ from tightship_platform.database.models import (
     StepStat,
 )
 from tightship_platform.database.round_trips import pipelined
-from tightship_platform.ingest import plain, quick
+from tightship_platform.errors import Invalid
+from tightship_platform.ingest import batches, heartbeats, plain, quick
+from tightship_platform.ingest.bounds import bounds_of
 from tightship_platform.ingest.known import KNOWN_NS, KnownHost, KnownHosts
 from tightship_platform.ingest.quick import Delivery
 from tightship_platform.samples.dirty_hours import HOUR_NS
+from tightship_platform.wire import (
+    Batch,
+    DeviceSample,
+    Heartbeat,
+    HostSampleRecord,
+    RankRecord,
+    RunSampleRecord,
+    StepRecord,
+)
 
 NOW = T0 + 100 * S
 Body = dict[str, Any]
@@ -321,3 +334,82 @@ def test_old_samples_of_the_day_have_their_hours_rolled_up_again(database: Datab
     with database.session() as session:
         hours = {row.hour_ns for row in session.scalars(select(DirtyHour))}
     assert hours == {(NOW + after_s * S) // HOUR_NS * HOUR_NS for after_s in (-4002, -4000, -402, -400)}
+
+
+# ---- the records of the wire -----------------------------------------------------------------------------------------
+
+
+def _example(kind: type[Any]) -> Body:
+    """A record of the wire with a value in every field."""
+    hints = get_type_hints(kind)
+    return {field.name: _value(field.name, hints[field.name]) for field in fields(kind)}
+
+
+def _value(name: str, kind: Any) -> Any:
+    if get_origin(kind) is list:
+        (item,) = get_args(kind)
+        return [_example(item) if is_dataclass(item) else "x"]
+    if get_origin(kind) is dict:
+        return {"x": 1}
+    if name == "end_ns":
+        return None
+    plainly = next(one for one in get_args(kind) or (kind,) if one is not type(None))
+    if plainly in (int, float):
+        return plainly(max(bounds_of(name).least, 1))
+    return {str: "x", bool: True}[plainly]
+
+
+@pytest.mark.parametrize(("read", "kind"), [(plain.read_batch, Batch), (plain.read_heartbeat, Heartbeat)])
+def test_the_short_way_reads_every_field_of_the_wire(read: Callable[[bytes], Any], kind: type[Any]) -> None:
+    whole = _example(kind)
+    found = msgspec.to_builtins(read(json.dumps(whole).encode()))
+    assert found == whole
+    assert json.dumps(found) == json.dumps(whole), "in the same order: rows are made of it"
+    required = {
+        field.name: whole[field.name]
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+    assert msgspec.to_builtins(read(json.dumps(required).encode())) == asdict(kind(**required))
+
+
+def _numbers() -> Iterator[tuple[str, type[Any], str]]:
+    """List of the batch, type and name of every figure in a batch's rows."""
+    for part, kind in PARTS.items():
+        for name, hint in get_type_hints(kind).items():
+            if {int, float} & set(get_args(hint) or (hint,)):
+                yield part, kind, name
+
+
+PARTS = {"samples": DeviceSample, "host_samples": HostSampleRecord, "run_samples": RunSampleRecord, "steps": StepRecord}
+
+
+@pytest.mark.parametrize(("part", "kind", "name"), list(_numbers()))
+def test_both_ways_agree_on_what_a_figure_may_be(part: str, kind: type[Any], name: str) -> None:
+    """The short way takes what is within the bounds, and no more; the long way takes all of that, as it is."""
+    bounds = bounds_of(name)
+    most = NOW if bounds.most is None else bounds.most  # how far ahead a time may be is looked at later
+    values = [bounds.least - 1, bounds.least, 0.5, most]
+    if bounds.most is not None:
+        values += [2 * most, 2**63]
+    for value in values:
+        row = _example(kind) | {name: value}
+        read = plain.read_batch(json.dumps({"host": "h1", part: [row]}).encode())
+        is_plain = bounds.least <= value <= most and not (bounds.is_whole and isinstance(value, float))
+        assert (read is not None) == is_plain, value
+        if is_plain:
+            record = kind(**row)
+            long = vars(batches._check_step(record, NOW)) if kind is StepRecord else batches._row(record, NOW)
+            assert long[name] == value
+
+
+def test_ranks_of_a_heartbeat_have_the_same_bounds_both_ways() -> None:
+    for name in ("rank", "pid", "steps"):
+        bounds = bounds_of(name)
+        assert bounds.most is not None
+        for value, is_good in ((bounds.least, 1), (bounds.most, 1), (bounds.least - 1, 0), (bounds.most + 1, 0)):
+            row = _example(RankRecord) | {name: value}
+            body = {"host": "h1", "time_ns": NOW, "agent_version": "x", "runs": [{"run": "a1", "ranks": [row]}]}
+            assert (plain.read_heartbeat(json.dumps(body).encode()) is not None) == bool(is_good)
+            with nullcontext() if is_good else pytest.raises(Invalid):
+                heartbeats._check_rank(RankRecord(**row))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from records import CPU, GPU, HOUR, MIN, T0, S, batch, ended, held, samples, started
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -177,13 +178,17 @@ def test_a_batch_from_long_ago_makes_no_rollups_itself(database: Database) -> No
         assert [row["samples"] for row in _rows(session, rollups.MINUTE_NS)] == [1]
 
 
-def test_hours_that_servers_of_the_release_before_did_not_mark_are_made_again(database: Database) -> None:
+@pytest.mark.parametrize("had_rolled_up", [True, False])
+def test_hours_that_servers_of_the_release_before_did_not_mark_are_made_again(
+    database: Database, had_rolled_up: bool
+) -> None:
     """During a rolling upgrade the worker may be replaced first; a host that was away comes back to an old server."""
     with database.session() as session:
         ingest.apply_run(session, started(start_ns=START), now=START)
         ingest.apply_batch(session, batch(devices=[CPU], allocations=[held(start_ns=START)]), now=START)
         ingest.apply_batch(session, batch(samples=samples([START + S], util_frac=0.5)), now=START + 2 * S)
-        rollups.roll_up_range(session, START, START + MIN)  # by the old worker
+        if had_rolled_up:
+            rollups.roll_up_range(session, START, START + MIN)  # by the old worker
         upgraded = START + 2 * HOUR
         rollups.roll_up(session, now=upgraded)
         for late, age in ((10 * MIN, 100 * MIN), (20 * HOUR, 100 * MIN)):

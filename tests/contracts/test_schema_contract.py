@@ -90,8 +90,10 @@ def test_the_migrated_schema_is_that_of_the_models(settings: Settings) -> None:
         from tightship_platform.database.schema import partitions_of
 
         partitions = partitions_of(connection)
+        dialect = connection.dialect.name
         options = {
             "include_name": lambda name, kind, _: kind != "table" or name not in {schema.VERSION_TABLE, *partitions},
+            "include_object": lambda thing, *_: thing.info.get("dialect", dialect) == dialect,
             "compare_type": True,
             "compare_server_default": True,
         }

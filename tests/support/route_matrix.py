@@ -43,6 +43,7 @@ def upload(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
 
 
 OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
+    ("GET", "/ids"): (get("/ids?id={run}"), 404),
     ("GET", "/runs/{key}"): (get("/runs/{run}"), 404),
     ("GET", "/runs/{key}/timeline"): (get("/runs/{run}/timeline"), 404),
     ("GET", "/captures/{key}"): (get("/captures/{capture}"), 404),
@@ -51,6 +52,7 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("GET", "/traces/{key}/file"): (get("/traces/{trace}/file"), 404),
     ("POST", "/captures"): (post("/captures", target="{run}"), 404),
     ("POST", "/captures/{key}/analysis"): (post("/captures/{capture}/analysis"), 404),
+    ("POST", "/captures/{key}/cancel"): (post("/captures/{capture}/cancel"), 404),
     ("POST", "/captures/{key}/report"): (post("/captures/{capture}/report", host="{host}", state="armed"), 403),
     ("POST", "/captures/lease"): (post("/captures/lease", host="{host}", runs=[]), 200),
     ("PUT", "/captures/{key}/traces/{rank}"): (upload, 403),

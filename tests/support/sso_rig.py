@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import socket
+import ssl
 from dataclasses import replace
 from typing import Any
 
@@ -35,10 +36,15 @@ def sso_settings(platform_env: Any, issuer: str, **changes: Any) -> Settings:
 class Browser:
     """Goes where it is sent, as a browser does; and looks as a test wants it to."""
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, trusted: ssl.SSLContext | None = None) -> None:
         self.base = base
         self.http = httpx.Client(
-            base_url=base, headers={"accept": "text/html"}, trust_env=False, timeout=PATIENCE_S, follow_redirects=False
+            base_url=base,
+            headers={"accept": "text/html"},
+            trust_env=False,
+            timeout=PATIENCE_S,
+            follow_redirects=False,
+            verify=trusted or True,
         )
 
     def begin(self, target: str = "/runs?state=failed") -> str:

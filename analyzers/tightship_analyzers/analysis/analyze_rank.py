@@ -8,7 +8,7 @@ from dataclasses import replace
 from tightship_analyzers.analysis.engine import failures
 from tightship_analyzers.analysis.graph_captures import join_captures
 from tightship_analyzers.analysis.judge import judge_facts
-from tightship_analyzers.analysis.named_traces import captures_beside
+from tightship_analyzers.analysis.named_traces import captures_beside, second_pass_beside
 from tightship_analyzers.analysis.picked_steps import pick_step
 from tightship_analyzers.analysis.rank_figures import rank_figures
 from tightship_analyzers.analysis.rank_part import RankPart
@@ -45,6 +45,10 @@ class OtherRank(TightshipError):
         super().__init__(f"{shown(source)} is of rank {rank}")
 
 
+EMPTY = "holds no event with a duration"
+"""Said of a file that is whole and shows no work."""
+
+
 def analyze_rank(
     source: str,
     wanted: Wanted,
@@ -58,7 +62,8 @@ def analyze_rank(
 
     :param processes: that may read it, see `trace.open`.
     :param label: how findings call the file, if not by `source`.
-    :param second_pass: a recording of the same rank without stacks and shapes, which gives the times.
+    :param second_pass: a recording of the same rank without stacks and shapes, which gives the times. None: the one in
+        the folder for them beside the file, if any.
     :raises OtherRank: it is not of the rank that is wanted.
     :raises TightshipError: it cannot be read, holds no events, or has not the step that is wanted.
     """
@@ -66,18 +71,20 @@ def analyze_rank(
     if wanted.rank is not None and trace.rank != wanted.rank:
         raise OtherRank(source, trace.rank)
     if not trace.events:
-        raise TightshipError(f"{shown(source, 200)} holds no event with a duration; record the job while it trains")
+        raise TightshipError(f"{shown(source, 200)} {EMPTY}; record the job while it works")
     trace = _with_captures(trace, wanted.captures or captures_beside(source))
     times = None
+    second_pass = second_pass or second_pass_beside(source)
     if second_pass is not None:
         trace, wanted, times = _with_second(trace, second_pass, wanted)
     facts = Facts(trace)
     if wanted.step is not None:
         pick_step(facts, wanted.step)
-    part = _part(facts, wanted, label or source)
+    label = label or source.removeprefix(wanted.within)
+    part = _part(facts, wanted, label)
     if times is None or wanted.step is not None:
         return part
-    return _timed(part, _part(Facts(times), wanted, label or source))
+    return _timed(part, _part(Facts(times), wanted, label))
 
 
 def _with_captures(trace: Trace, paths: Sequence[str]) -> Trace:

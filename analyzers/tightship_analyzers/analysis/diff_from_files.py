@@ -66,21 +66,24 @@ class DiffFromFiles:
         )
 
 
-def diff_paths(before: str, after: str, *, all_steps: bool = False, progress: bool = False) -> DiffFromFiles:
+def diff_paths(
+    before: str, after: str, *, all_steps: bool = False, progress: bool = False, within: str = ""
+) -> DiffFromFiles:
     """Read both sides, one trace at a time, and compare them.
 
     Without `all_steps` the last marked step of each trace, which recording usually cut off, is left out.
 
+    :param within: a folder, with a slash at its end, that names are given without.
     :raises TightshipError: a file that was named is no trace, a folder holds none, or there is nothing to compare.
     """
-    sides = [_group(path, progress=progress, all_steps=all_steps) for path in (before, after)]
+    sides = [_group(path, progress=progress, all_steps=all_steps, within=within) for path in (before, after)]
     found = trace_diff(sides[0].totals, sides[1].totals)
     if isinstance(found, NotApplicable):
         raise TightshipError(f"Nothing to compare: the diff {found.reason}")
     return DiffFromFiles(before=sides[0], after=sides[1], diff=found)
 
 
-def _group(path: str, *, progress: bool, all_steps: bool) -> Group:
+def _group(path: str, *, progress: bool, all_steps: bool, within: str) -> Group:
     totals, account = TraceTotals(), StepAccount()
     read: list[str] = []
     skipped: list[str] = []
@@ -98,15 +101,18 @@ def _group(path: str, *, progress: bool, all_steps: bool) -> Group:
             finally:
                 bars.done(source)
             totals.add(trace if all_steps else without_last_step(trace))
-            warnings += [f"{source}: {line}" for line in (*uncovered(trace), *trace.warnings)]
+            name = source.removeprefix(within)
+            warnings += [f"{name}: {line}" for line in (*uncovered(trace), *trace.warnings)]
             account.add(trace)
-            read.append(source)
+            read.append(name)
             del trace
     if not read:
         raise TightshipError(
             skipped[0] if len(skipped) == 1 else f"None of {len(skipped)} files is a trace: {skipped[0]}"
         )
-    return Group(path=path, traces=read, skipped=skipped, warnings=warnings, totals=totals, account=account)
+    return Group(
+        path=path.removeprefix(within), traces=read, skipped=skipped, warnings=warnings, totals=totals, account=account
+    )
 
 
 def _change(row: DiffRow) -> DiffChange:

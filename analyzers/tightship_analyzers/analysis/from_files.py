@@ -41,7 +41,7 @@ def analyze_paths(
             elif isinstance(outcome, OtherRank):
                 others.add(outcome.rank)
             else:
-                (failed if named[source] else skipped).append(shown(str(outcome), 300))
+                (failed if named[source] else skipped).append(shown(str(outcome).replace(wanted.within, ""), 300))
     if not parts:
         raise TightshipError(_nothing(wanted, others, [*failed, *skipped]))
     _check_untraced(wanted, parts)

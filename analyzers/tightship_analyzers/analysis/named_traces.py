@@ -13,12 +13,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from tightship_analyzers.analysis.sources import sources_of
 from tightship_platform.errors import TightshipError
+from tightship_platform.results.trace_file import SECOND_PASS
 from tightship_platform.text import shown
 
 CAPTURES = "capture_traces"
 """Folder for captures of graphs beside the traces that replay them. Source: https://github.com/AMD-AGI/TraceLens, whose
 traces of inference lie so."""
 SUFFIXES = (".json", ".json.gz")
+_ASIDE = (CAPTURES, SECOND_PASS)
+"""Folders whose files belong to those beside the folder."""
 
 
 def named_traces(paths: Sequence[str]) -> Iterable[tuple[str, bool]]:
@@ -49,6 +52,13 @@ def captures_beside(source: str) -> list[str]:
     if "://" in source or not folder.is_dir():
         return []
     return sorted(str(path) for path in folder.iterdir() if path.name.endswith(SUFFIXES))
+
+
+def second_pass_beside(source: str) -> str | None:
+    """The second recording of the same rank that lies in the folder for them beside a file; None: there is none."""
+    path = Path(source)
+    second = path.parent / SECOND_PASS / path.name
+    return None if "://" in source or not second.is_file() else str(second)
 
 
 class ReadingBars:
@@ -99,13 +109,13 @@ class ReadingBars:
 
 
 def _files_in(folder: Path) -> tuple[list[str], list[str]]:
-    """What may be traces, and folders that cannot be looked into. Captures of graphs, in a folder for them within this
-    one, belong to the traces beside it."""
+    """What may be traces, and folders that cannot be looked into. Captures of graphs and second recordings, in folders
+    for them within this one, belong to the traces beside these."""
     closed: list[str] = []
     paths = [
         Path(place, name)
         for place, _, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename)))
         for name in names
-        if name.endswith(SUFFIXES) and (Path(place) == folder or Path(place).name != CAPTURES)
+        if name.endswith(SUFFIXES) and (Path(place) == folder or Path(place).name not in _ASIDE)
     ]
     return sorted(str(path) for path in paths if path.is_file()), sorted(closed)

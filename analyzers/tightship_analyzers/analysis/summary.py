@@ -80,6 +80,7 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
         if joint and window
         else min(1.0, sum(claim.share_frac for claim in claims)),
         warnings=[shown(line, 300) for line in warnings],
+        recorded_ns=trace.span_ns,
     )
 
 

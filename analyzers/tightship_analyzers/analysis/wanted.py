@@ -33,6 +33,9 @@ class Wanted:
     """Recordings of the captures of graphs that the files replay; none: those that lie beside each file, see
     named_traces.py."""
 
+    within: str = ""
+    """Folder in which the files lie for this analysis alone, with a slash at its end: their names are given without."""
+
     assume_proven: bool = False
     """Every rule counts as proven, whatever its track record: for programs that find out whether it is."""
 

@@ -117,23 +117,36 @@ def analyze(
     PATH is a trace as torch.profiler or Kineto writes it (.json or .json.gz), a URL of one, a folder of traces, or a
     table of operations (.parquet) with all its ranks. Several files count as the ranks of one run. Unreadable files are
     reported; the others are still analyzed. The exit code is then 2.
+
+    What is no path is the id of a run, whose newest stored capture is fetched from the server for the analysis, or of
+    a capture; the beginning is enough, and @ is the newest run.
+
+    \b
+    Examples:
+      tightship analyze trace.json.gz
+      tightship analyze traces/ --html report.html
+      tightship analyze @ --rank 3       rank 3 of the newest run
     """
     from tightship_analyzers.analysis.from_files import analyze_paths
     from tightship_analyzers.analysis.rank_processes import cores
     from tightship_analyzers.analysis.wanted import Wanted
+    from tightship_analyzers.commands.fetched import fetched, is_path
     from tightship_analyzers.report.json import analysis_json
     from tightship_platform.results.codec import fields_of
 
-    wanted = Wanted(
-        rank=rank,
-        step=step,
-        rules=rules,
-        all_steps=all_steps,
-        untraced_step_ns=untraced_step,
-        gaps=GAPS if html else 0,
-        captures=captures,
-    )
-    result = analyze_paths(paths, wanted=wanted, jobs=jobs or cores(), progress=not as_json)
+    with fetched(paths, rank=rank) as files:
+        wanted = Wanted(
+            # What was fetched is of that rank, whether or not the file says so.
+            rank=None if files.within and not any(map(is_path, paths)) else rank,
+            step=step,
+            rules=rules,
+            all_steps=all_steps,
+            untraced_step_ns=untraced_step,
+            gaps=GAPS if html else 0,
+            captures=captures,
+            within=files.within,
+        )
+        result = analyze_paths(files.paths, wanted=wanted, jobs=jobs or cores(), progress=not as_json)
     if html is not None:
         _write_page(result, html)
     if as_json:

@@ -24,10 +24,21 @@ def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) ->
 
     The first line compares whole steps, as `tightship analyze` does. The tables are of the whole recording, without the
     last marked step, divided by all the steps in it.
+
+    What is no path is the id of a run, whose newest stored capture is fetched from the server, or of a capture; the
+    beginning is enough, and @ is the newest run. Of a capture that was recorded twice, the first recordings are
+    compared.
+
+    \b
+    Examples:
+      tightship diff before.json.gz after.json.gz
+      tightship diff 4f2a @               a run and the newest one
     """
     from tightship_analyzers.analysis.diff_from_files import diff_paths
+    from tightship_analyzers.commands.fetched import fetched
 
-    result = diff_paths(before, after, all_steps=all_steps, progress=not as_json)
+    with fetched((before, after)) as files:
+        result = diff_paths(*files.paths, all_steps=all_steps, progress=not as_json, within=files.within)
     if as_json:
         print_json(result.as_record())
         return

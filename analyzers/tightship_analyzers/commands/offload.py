@@ -116,7 +116,7 @@ def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--threads",
                 type=click.IntRange(1, 100_000),
-                help="CPU threads for updates (not honored yet; use OMP_NUM_THREADS).",
+                help="CPU threads for updates. Default: torch's, less some cores beside a GPU.",
             ),
             click.option("--hardware", type=_FILE, help="A profile whose machine to plan for. Default: this machine."),
         ]

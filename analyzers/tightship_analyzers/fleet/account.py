@@ -8,9 +8,9 @@
 - the rest is the stepping phase. It is split as the run's traces say, in proportion to what they saw in each bucket.
   Without a trace nobody knows what happened in it: unexplained.
 
-A run that never made a step but of which a recording was judged as a whole (what serves, or trains without an optimizer
-of torch) has no phases: all that was not held idle is split as its recordings say. The first step ends that. Without
-such a recording it is unexplained: nobody knows whether what was not counted was start-up or work.
+A run that makes no steps (what serves, or trains without an optimizer of torch) has a start-up, too: until its device
+was first active. Nothing tells its shutdown. All that is neither start-up nor held idle is split as its recordings say,
+if one of them was judged as a whole; else it is unexplained.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Held:
     end_ns: int
     idle: Sequence[Span] = field(default=())
     """When the device was held idle: disjoint, ascending."""
+    active_ns: int | None = None
+    """The first sample with activity; null: none is known."""
 
     @property
     def device_ns(self) -> int:
@@ -65,12 +67,13 @@ def account(held: Iterable[Held], phases: Phases, traced_ns: Mapping[str, int]) 
     for one in held:
         if one.device_ns == 0:
             continue
-        idle_from = one.start_ns if phases.first_step_ns is None else max(one.start_ns, phases.first_step_ns)
-        idle = _clip(one.idle, idle_from, one.end_ns)
+        working_from = _active_from(one) if phases.first_step_ns is None else max(one.start_ns, phases.first_step_ns)
+        idle = _clip(one.idle, working_from, one.end_ns)
         _add(totals, Bucket.HELD_IDLE, _measure(idle))
         rest = _complement(idle, one.start_ns, one.end_ns)
         if phases.first_step_ns is None:
-            stepping += _measure(rest)
+            _add(totals, Bucket.STARTUP, working_from - one.start_ns)
+            stepping += _measure(_clip(rest, working_from, one.end_ns))
             continue
         last = one.end_ns if phases.last_step_ns is None or not phases.ended else phases.last_step_ns
         last = max(last, phases.first_step_ns)
@@ -102,6 +105,13 @@ def apportion(total: int, weights: Mapping[Bucket, int]) -> dict[Bucket, int]:
 def stepping_ns(buckets: Mapping[str, int]) -> int:
     """The part of an account in which the run worked as its traces show: what savings can be taken from."""
     return sum(ns for bucket, ns in buckets.items() if bucket not in NOT_STEPPING)
+
+
+def _active_from(one: Held) -> int:
+    """End of the start-up of a run without steps; where nothing was ever active, there was none."""
+    if one.active_ns is None or not one.start_ns <= one.active_ns < one.end_ns:
+        return one.start_ns
+    return one.active_ns
 
 
 def _add(totals: dict[Bucket, int], bucket: Bucket, ns: int) -> None:

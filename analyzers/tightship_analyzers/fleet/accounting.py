@@ -72,7 +72,13 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     history, phases = read_history(session, run), read_phases(session, run)
     idle = held_idle(history)
     held = [
-        Held(device=device, start_ns=start_ns, end_ns=end_ns, idle=idle.get(device, ()))
+        Held(
+            device=device,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            idle=idle.get(device, ()),
+            active_ns=history.active_ns.get(device),
+        )
         for device, spans in history.held.items()
         for start_ns, end_ns in spans
     ]

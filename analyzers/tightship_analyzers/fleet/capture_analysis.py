@@ -14,13 +14,14 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from tightship_analyzers.analysis.analyze_rank import analyze_rank, with_rank
+from tightship_analyzers.analysis.analyze_rank import EMPTY, analyze_rank, with_rank
 from tightship_analyzers.analysis.join_ranks import join_ranks
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.fleet.accounting import account_run
 from tightship_analyzers.fleet.findings_store import save_capture
 from tightship_analyzers.fleet.idle_cores import idle_cores_frac
+from tightship_analyzers.fleet.sparse_captures import recorded_again, sparse_reason
 from tightship_analyzers.fleet.stored_parts import pack_part, unpack_part
 from tightship_analyzers.fleet.untraced_steps import untraced_step_ns
 from tightship_analyzers.rules.catalogue import catalogue_version
@@ -217,7 +218,11 @@ def _store(database: Database, key: str, analysis: RunAnalysis | None, failed: l
         analysis, failed = None, [*failed, str(error)]
     with database.session() as session:
         # The state first: it locks the row, and says whether this analysis still counts.
-        capture = captures.fail(session, key, failed[0]) if failed else captures.analyzed(session, key)
+        if failed:
+            is_empty = analysis is None and all(EMPTY in why for why in failed)
+            capture = captures.fail(session, key, recorded_again(session, key, failed[0]) if is_empty else failed[0])
+        else:
+            capture = captures.analyzed(session, key, reason=sparse_reason(session, key, analysis))
         save_capture(session, capture, analysis, now=now)
         if analysis is not None:
             session.merge(CaptureAnalysis(capture_id=capture.id, catalogue=catalogue, body=body, created_ns=now))

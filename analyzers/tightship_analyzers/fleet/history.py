@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, and_, case, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from tightship_analyzers.facts.run.held_idle import MINUTE_NS, DeviceMinute, RunHistory
+from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, DeviceMinute, RunHistory
 from tightship_analyzers.facts.run.memory import NEAR_FRAC, DeviceMemory, RunEnd
 from tightship_analyzers.fleet.account import Phases
 from tightship_platform.database.models import Device, Host, Run, RunAccount, RunSample, Sample, StepStat
@@ -25,17 +25,20 @@ def read_history(session: Session, run: Run) -> RunHistory:
     rows = session.execute(
         select(Device.id, Device.uuid, Device.kind, Host.name).join(Host).where(Device.id.in_(held))
     ).all()
-    minutes = [
-        minute
-        for device, _, kind, _ in rows
-        for minute in _device_minutes(session, run, device, held[device], on_cpu=kind == DeviceKind.CPU)
-    ]
+    minutes: list[DeviceMinute] = []
+    active_ns: dict[int, int] = {}
+    for device, _, kind, _ in rows:
+        of_device, first_ns = _device_minutes(session, run, device, held[device], on_cpu=kind == DeviceKind.CPU)
+        minutes += of_device
+        if first_ns is not None:
+            active_ns[device] = first_ns
     return RunHistory(
         held=held,
         device_names={device: f"{host}/{uuid}" for device, uuid, _, host in rows},
         minutes=minutes,
         stepped=_stepped_minutes(session, run, {minute.start_ns for minute in minutes}),
         first_step_ns=read_phases(session, run).first_step_ns,
+        active_ns=active_ns,
         workflow=run.workflow.name,
         end=_end(run),
     )
@@ -102,17 +105,19 @@ def read_phases(session: Session, run: Run) -> Phases:
 
 def _device_minutes(
     session: Session, run: Run, device: int, held: list[tuple[int, int]], *, on_cpu: bool
-) -> list[DeviceMinute]:
-    """Per minute the run's own use of the device; where that is not known, the use of the whole device."""
+) -> tuple[list[DeviceMinute], int | None]:
+    """Per minute the run's own use of the device, and its first sample with activity; where that is not known, the use
+    of the whole device."""
     if not held:
-        return []
+        return [], None
     start_ns, end_ns = held[0][0], held[-1][1]
     mine = and_(RunSample.run_id == run.id, RunSample.device_id == device)
     activity = RunSample.cpu_cores if on_cpu else RunSample.util_frac
     found = _minutes(session, RunSample.time_ns, activity, mine, start_ns, end_ns)
     if not found:
         found = _minutes(session, Sample.time_ns, Sample.util_frac, Sample.device_id == device, start_ns, end_ns)
-    return [DeviceMinute(device, minute, samples, top) for minute, samples, top in found]
+    active = [first_ns for *_, first_ns in found if first_ns is not None]
+    return [DeviceMinute(device, minute, samples, top) for minute, samples, top, _ in found], min(active, default=None)
 
 
 def _minutes(
@@ -122,15 +127,19 @@ def _minutes(
     which: ColumnElement[bool],
     start_ns: int,
     end_ns: int,
-) -> list[tuple[int, int, float]]:
+) -> list[tuple[int, int, float, int | None]]:
     minute = time_ns - time_ns % _MINUTE
+    active = func.min(case((activity >= MAX_ACTIVITY_FRAC, time_ns)))
     rows: Any = session.execute(
-        select(minute, func.count(activity), func.max(activity))
+        select(minute, func.count(activity), func.max(activity), active)
         .where(which, time_ns >= start_ns, time_ns < end_ns, activity.is_not(None))
         .group_by(minute)
         .order_by(minute)
     )
-    return [(int(start), int(samples), float(top)) for start, samples, top in rows]
+    return [
+        (int(start), int(samples), float(top), None if first_ns is None else int(first_ns))
+        for start, samples, top, first_ns in rows
+    ]
 
 
 def _stepped_minutes(session: Session, run: Run, minutes: set[int]) -> set[int]:

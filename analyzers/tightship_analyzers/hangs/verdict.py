@@ -191,7 +191,7 @@ def _verdict(culprits: Sequence[HangCulprit], waits: Sequence[HangWait]) -> str:
     if not culprits and not waits:
         return "No rank waits for another: nothing is in flight, or what is has not been recorded."
     if not culprits:
-        who = _who(rank for wait in waits for rank in wait.waiting)
+        who = in_words(rank for wait in waits for rank in wait.waiting)
         where = _named(waits[0].operation) if len(waits) == 1 else "the operations below"
         return (
             f"{who} {'wait' if 'and' in who else 'waits'} in {where}; the dumps do not name all members of the group."
@@ -215,7 +215,7 @@ def _them(culprits: Sequence[HangCulprit]) -> str:
 
 
 def _sentence(kind: HangKind, culprits: Sequence[HangCulprit]) -> str:
-    who, several = _who(c.rank for c in culprits), len(culprits) > 1
+    who, several = in_words(c.rank for c in culprits), len(culprits) > 1
     operations = list(dict.fromkeys(_named(c.operation) for c in culprits))
     where = operations[0] if len(operations) == 1 else "the operations below"
     if kind is HangKind.NOT_ENTERED:
@@ -237,7 +237,7 @@ def _named(operation: HangOperation) -> str:
     return f"{operation.name} {operation.seq} of {operation.group}"
 
 
-def _who(ranks: Iterable[int]) -> str:
+def in_words(ranks: Iterable[int]) -> str:
     """Such as 'Ranks 3, 4 and 7'."""
     numbers = [str(rank) for rank in ranks]
     if len(numbers) == 1:
@@ -255,7 +255,7 @@ def _cause(job: Job, culprits: Sequence[HangCulprit]) -> str:
         idle = "nothing of theirs is in flight" if len(culprits) > 1 else "nothing of its own is in flight"
         return (
             f"Unknown from the dumps: {idle}, so their programs are busy or blocked elsewhere. "
-            "Python stacks of these processes say where (py-spy dump --pid PID)."
+            "Python stacks say where: `tightship why RUN` on their hosts."
         )
     if kinds == {HangKind.QUEUED}:
         return (

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile
 from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, ORDER, Choice, LayerWork, Links, Work
+from tightship_offload.plan.capabilities import update_threads
 from tightship_offload.plan.model import Clipping, HardwareSpec, Placement, Recompute, UpdateOrder, UpdateStart
 
 ADAM_TRAFFIC_BYTES = 28
@@ -25,7 +26,7 @@ class Rules:
     start: UpdateStart = UpdateStart.AFTER_STEP
     clipping: Clipping = Clipping.EXACT
     threads: int | None = None
-    """CPU threads for updates; None: as many as torch has, which are all that were measured."""
+    """CPU threads for updates; None: as many as the runtime takes by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +86,7 @@ class Candidate:
             after_backward_ns=self._scaled(rest.after_backward_ns),
             rest_update_ns=self._device_update_ns(rest.trainable),
             between_steps_ns=rest.between_steps_ns,
-            norm_ns=self._traffic_ns(
-                3 * trained * profile.precision.gradients.bytes
-            ),  # norm, then read and write to scale
+            norm_ns=self._norm_ns(trained * profile.precision.gradients.bytes),
         )
 
     @cached_property
@@ -140,7 +139,9 @@ class Candidate:
             updated += update_ns
             waited = max(waited, updated - computed)
             computed += one.forward_ns
-        return waited
+        # The device updates what streams through it meanwhile.
+        streamed = sum(one.update_ns for one in self.work.layers if one.placement is Placement.GPU_STREAMED)
+        return max(0, waited - streamed)
 
     @cached_property
     def compute_ns(self) -> int:
@@ -218,11 +219,21 @@ class Candidate:
         return -(-of_profile * self.profile.micro_batches // self.micro_batches)
 
     def _update_ns(self, parameters: int) -> int:
+        hardware, precision = self.hardware, self.profile.precision
         traffic = BARE_TRAFFIC_BYTES + 2 * self.profile.state_bytes_per_parameter
-        precision = self.profile.precision
-        if precision.master is not precision.weights:
-            traffic += precision.weights.bytes
+        if precision.master is precision.weights:
+            return self._traffic_ns(parameters * traffic)
+        if hardware.master_adam_params_per_s is not None:
+            of_fp32 = adam_rate(hardware, None) / hardware.master_adam_params_per_s
+            return self._traffic_ns(round(parameters * traffic * of_fp32))
+        # One pass: the gradient is read in its own format, and the weight written besides its master.
+        traffic += precision.gradients.bytes - precision.master.bytes + precision.weights.bytes
         return self._traffic_ns(parameters * traffic)
+
+    def _norm_ns(self, gradient_bytes: int) -> int:
+        """To read them once: what clipping scales is scaled by the update."""
+        rate = self.hardware.norm_bytes_per_s
+        return self._traffic_ns(gradient_bytes) if rate is None else round(gradient_bytes * NS / rate)
 
     def _traffic_ns(self, traffic_bytes: int) -> int:
         return round(traffic_bytes * NS / (ADAM_TRAFFIC_BYTES * adam_rate(self.hardware, self.rules.threads)))
@@ -233,12 +244,16 @@ class Candidate:
 
 
 def adam_rate(hardware: HardwareSpec, threads: int | None) -> float:
-    """Parameters per second of CPU Adam: at the largest measured number of threads, within `threads` if given."""
+    """Parameters per second of CPU Adam: at the largest measured number of threads, within those that there are.
+
+    :param threads: None: as many as the runtime takes by itself.
+    """
     rates = hardware.adam_params_per_s
-    if threads is None:
-        return rates[max(rates)]
-    within = [count for count in rates if count <= threads]
-    return rates[max(within)] if within else rates[min(rates)] * threads / min(rates)
+    most = update_threads(hardware.cores, on_cpu=hardware.device == "cpu") if threads is None else threads
+    within = [count for count in rates if count <= most]
+    if within:
+        return rates[max(within)]
+    return rates[min(rates)] if threads is None else rates[min(rates)] * threads / min(rates)
 
 
 def links_of(hardware: HardwareSpec) -> Links:

@@ -9,7 +9,6 @@ from tightship_analyzers.offload_planner.constraints import Constraints
 from tightship_analyzers.offload_planner.planner import Option, search
 from tightship_analyzers.offload_planner.profile import Origin, Profile
 from tightship_offload.errors import PlanError
-from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.model import (
     Budget,
     Clipping,
@@ -35,14 +34,8 @@ COUNTED_SPREAD_FRAC = 0.3
 def rules_for(profile: Profile, *, early: bool = False, threads: int | None = None) -> Rules:
     """How the profiled loop lets its layers be updated; `early`: during backward.
 
-    :raises PlanError: it clips, and the limit that early updates have to know was not seen; or the runtime would ignore
-        the number of threads.
+    :raises PlanError: it clips, and the limit that early updates have to know was not seen.
     """
-    if threads is not None and not RUNTIME.sets_threads:
-        raise PlanError(
-            f"--threads is {threads}, and the runtime updates with as many threads as torch has; leave it out and "
-            f"start the job with OMP_NUM_THREADS={threads}"
-        )
     clips = profile.clips or not profile.steps  # of counted work nothing is known: it may clip
     if not early:
         return Rules(clipping=Clipping.EXACT if clips else Clipping.NONE, threads=threads)

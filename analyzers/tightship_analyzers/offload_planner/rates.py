@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from tightship_offload.plan.capabilities import update_threads
 from tightship_offload.plan.host_limits import cores, read_host_limits
 from tightship_offload.plan.model import HardwareSpec
 from tightship_platform.errors import TightshipError
@@ -68,7 +69,10 @@ def hardware() -> HardwareSpec:
     host_bytes = limits.capacity or 0
     on_gpu = torch.cuda.is_available()
     links = _gpu_links() if on_gpu else _cpu_links()
-    rates = {threads: _adam_rate("cpu", threads) for threads in _thread_counts()}
+    threads = update_threads(cores(), on_cpu=not on_gpu)
+    rates = {count: _adam_rate("cpu", count) for count in _thread_counts(threads)}
+    torch.set_num_threads(threads)
+    master_rate = _master_adam_rate()
     torch.set_num_threads(cores())
     return HardwareSpec(
         device=torch.cuda.get_device_name() if on_gpu else "cpu",
@@ -77,6 +81,8 @@ def hardware() -> HardwareSpec:
         cores=cores(),
         **links,
         adam_params_per_s=rates,
+        master_adam_params_per_s=master_rate,
+        norm_bytes_per_s=_norm_rate(),
         device_adam_params_per_s=_adam_rate("cuda", None) if on_gpu else None,
         flops_per_s=_flops("cuda" if on_gpu else "cpu"),
     )
@@ -145,12 +151,14 @@ def _cpu_links() -> dict[str, float]:
     }
 
 
-def _thread_counts() -> list[int]:
+def _thread_counts(default: int) -> list[int]:
+    """Doubling, up to all; among them what the runtime takes by itself."""
     most = cores()
-    counts = [1]
-    while counts[-1] * 2 < most:
-        counts.append(counts[-1] * 2)
-    return counts if most == 1 else [*counts, most]
+    counts = {1, default, most}
+    count = 1
+    while (count := 2 * count) < most:
+        counts.add(count)
+    return sorted(counts)
 
 
 def _adam_rate(device: str, threads: int | None) -> float:
@@ -164,6 +172,48 @@ def _adam_rate(device: str, threads: int | None) -> float:
     optimizer = torch.optim.AdamW([weights], fused=True)
     optimizer.step()
     return ADAM_PARAMETERS / _seconds(optimizer.step, device)
+
+
+def _master_adam_rate() -> float:
+    """Parameters per second of bf16 weights with fp32 masters: the runtime's own updates of two layers."""
+    import torch
+
+    import tightship_offload as offload
+    from tightship_offload.backends.cpu import CpuBackend
+
+    width = 2048
+    layers = (torch.nn.Linear(width, ADAM_PARAMETERS // 2 // width, bias=False) for _ in range(2))
+    model = torch.nn.Sequential(torch.nn.Sequential(*layers)).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    offload.apply(model, optimizer, layers="0.*", window=2, master=True, backend=CpuBackend())
+    engine = offload.engine_of(model)
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 1e-3)
+
+    def step() -> None:
+        optimizer.step()
+        engine.drain()
+
+    step()  # makes the optimizer's state
+    spent_s = _seconds(step)
+    engine.remove()
+    return sum(parameter.numel() for parameter in parameters) / spent_s
+
+
+def _norm_rate() -> float:
+    """Bytes per second of bf16 gradients in host memory."""
+    import torch
+
+    from tightship_offload.runtime.norms import total_norm
+
+    gradients = [torch.full((COPY_BYTES // 2,), 1e-3, dtype=torch.bfloat16)]
+
+    def norm() -> None:
+        if total_norm(gradients) is None:
+            torch.nn.utils.get_total_norm(gradients)
+
+    return COPY_BYTES / _seconds(norm)
 
 
 def _flops(device: str) -> float:

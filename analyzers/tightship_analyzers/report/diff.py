@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tightship_analyzers.analysis.diff_from_files import DiffFromFiles, Group
 from tightship_analyzers.metrics.trace_diff import SAME_FRAC, Change, DiffRow, Part
-from tightship_platform.commands.terminal import Column, print_table, printable
-from tightship_platform.text import label
+from tightship_platform.commands.terminal import Column, print_table
+from tightship_platform.text import label, printable
 from tightship_platform.units import format_frac, format_ns, plural
 from tightship_platform.vocabulary import SavingUnit
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tightship_analyzers.stragglers import Contribution, Share, WhatIf, Worker
-from tightship_platform.commands.terminal import Column, print_table, printable
+from tightship_platform.commands.terminal import Column, print_table
 from tightship_platform.results.what_if import (
     ErrorFrac,
     StragglerReport,
@@ -18,6 +18,7 @@ from tightship_platform.results.what_if import (
     StragglerStep,
     StragglerWorker,
 )
+from tightship_platform.text import printable
 from tightship_platform.units import format_frac, format_ns, plural
 
 SAME_FRAC = 0.01

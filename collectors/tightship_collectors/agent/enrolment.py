@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tightship_collectors.delivery.own_token import token_path
 from tightship_platform.client import ApiClient
 from tightship_platform.errors import ServerUnreachable
 from tightship_platform.settings import Settings
-from tightship_platform.token_file import read_token, write_token
+from tightship_platform.token_file import write_token
 from tightship_platform.wire import EnrolRequest
-
-
-def token_path(settings: Settings) -> Path:
-    """Where the token is kept."""
-    return settings.home / "agent.token"
 
 
 def enrol(settings: Settings, word: str) -> Path:
@@ -37,11 +33,3 @@ def enrol(settings: Settings, word: str) -> Path:
         raise
     write_token(path, token)
     return path
-
-
-def with_own_token(settings: Settings) -> Settings:
-    """The settings with the token of this host, unless they name another.
-
-    :raises Invalid: the file is there and of no use.
-    """
-    return settings if settings.token else replace(settings, token=read_token(token_path(settings)))

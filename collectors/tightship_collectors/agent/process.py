@@ -9,8 +9,8 @@ import threading
 from types import FrameType
 
 from tightship_collectors.agent.agent import Agent
-from tightship_collectors.agent.enrolment import with_own_token
 from tightship_collectors.agent.tidying import Tidying
+from tightship_collectors.delivery.own_token import with_own_token
 from tightship_collectors.jobs.run_directory import make_private, taken_runtime_dir
 from tightship_collectors.kineto.executor import CaptureExecutor
 from tightship_collectors.kineto.service import KinetoService

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tightship_platform.commands.json_option import json_option, print_json
-from tightship_platform.errors import Conflict, Invalid, ServerUnreachable
+from tightship_platform.errors import Conflict, Invalid, ServerUnreachable, TightshipError
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
 from tightship_platform.results.workflow import WorkflowSchedule
@@ -81,9 +82,17 @@ def profile(
 ) -> None:
     """Capture one trace per rank of a live run, without touching its code.
 
-    TARGET is a run id, a workflow name (its newest live run), or the id of a process on this host.
+    TARGET is a run's id, the beginning of one, or @ for the newest run; a workflow's name, for its newest live run; or
+    the id of a process on this host, a number of up to nine digits.
 
-    With --wait the exit code is 0 once the traces are analyzed, and 2 if they failed, with the reason.
+    With --wait the exit code is 0 once the traces are analyzed, and 2 if they failed, with the reason. Ctrl-C cancels
+    the capture then.
+
+    \b
+    Examples:
+      tightship profile vision-base --wait
+      tightship profile @ --duration 5s --no-stacks
+      tightship profile vision-base --every 1h
     """
     duration_ns, iterations = _window(duration, iterations)
     params = CaptureParams(
@@ -113,9 +122,14 @@ def profile(
         if not wait:
             _print(capture, as_json)
             return
-        with _progress(quiet=as_json) as show:
-            capture = _follow(api, capture, timeout_ns, show)
+        try:
+            with _progress(quiet=as_json) as show:
+                capture = _follow(api, capture, timeout_ns, show)
+        except KeyboardInterrupt:
+            raise _interrupted(api, capture) from None
         _print(capture, as_json)
+        if not as_json:
+            _print_page(api, capture)
         _judge(capture, timeout)
 
 
@@ -162,6 +176,27 @@ def _follow(api: ApiClient, capture: Capture, timeout_ns: int, show: Show) -> Ca
             capture = decode(Capture, api.get(f"/captures/{capture.capture}"), "capture")
 
 
+class Interrupted(TightshipError):
+    """Ctrl-C ended the wait."""
+
+    exit_code = 128 + signal.SIGINT
+
+
+def _interrupted(api: ApiClient, capture: Capture) -> Interrupted:
+    """Cancel the capture; what to say of it."""
+    from tightship_platform.client import ApiError
+
+    key = capture.capture
+    try:
+        api.post(f"/captures/{key}/cancel", None)
+    except ApiError as error:
+        return Interrupted(f"The wait was interrupted: {error}")
+    except TightshipError as error:
+        hint = f"cancel it with: tightship captures cancel {key}"
+        return Interrupted(f"The wait was interrupted, and capture {key} could not be cancelled ({error}); {hint}")
+    return Interrupted(f"The wait was interrupted, and capture {key} of run {capture.run} is cancelled")
+
+
 def _judge(capture: Capture, timeout: str) -> None:
     """Raise unless the capture is analyzed."""
     state = CaptureState(capture.state)
@@ -187,6 +222,13 @@ def _print(capture: Capture, as_json: bool) -> None:
         click.echo(f"{name}: {plural(len(capture.ranks), 'trace')}, {format_bytes(size)}", nl=False)
         click.echo(f", {capture.latency_s:.1f} s after the request." if capture.latency_s is not None else ".")
         click.echo(f"What they show: tightship findings --run {capture.run}")
+
+
+def _print_page(api: ApiClient, capture: Capture) -> None:
+    from tightship_platform.commands.named import find_named, page_of
+
+    with contextlib.suppress(TightshipError):  # what became of the capture is known all the same
+        click.echo(f"Page: {page_of(api, find_named(api, capture.capture, 'capture'))}")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,12 @@ import click
     help="Apply this offload plan (see: tightship offload plan) to the model that the job trains.",
 )
 @click.option("--offload-optional", is_flag=True, help="Run the job without the plan where it does not apply.")
+@click.option(
+    "--offload-deadline",
+    metavar="SECONDS",
+    type=click.FloatRange(1, 7 * 86_400),
+    help="End the job once it has waited so long for one copy or update. Default: as the plan says, or 300.",
+)
 @click.option("--no-steps", is_flag=True, help="Do not count optimizer steps.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(
@@ -29,6 +35,7 @@ def run(
     labels: tuple[str, ...],
     offload: Path | None,
     offload_optional: bool,
+    offload_deadline: float | None,
     no_steps: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -44,6 +51,6 @@ def run(
     from tightship_collectors.launch.naming import parse_labels
     from tightship_collectors.launch.run import Names, run_command
 
-    plan = None if offload is None else Offload(plan=offload, optional=offload_optional)
+    plan = None if offload is None else Offload(plan=offload, optional=offload_optional, deadline_s=offload_deadline)
     names = Names(workflow=workflow, team=team, owner=owner, labels=parse_labels(labels))
     sys.exit(run_command(list(command), names, steps=not no_steps, offload=plan))

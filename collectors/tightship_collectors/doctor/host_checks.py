@@ -18,6 +18,7 @@ from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.host import HostSource
 from tightship_platform import __version__
 from tightship_platform.errors import Invalid
+from tightship_platform.extras import NAMES, lacking
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S, format_bytes, format_ns, now_ns, plural
 
@@ -28,6 +29,7 @@ SOCKET_DIR_VARIABLE = b"KINETO_IPC_SOCKET_DIR"
 def host_checks(settings: Settings) -> Iterator[Check]:
     """Everything that can be seen without the server."""
     yield _python()
+    yield _extras()
     yield _torch()
     yield _runtime_dir(settings.runtime_dir)
     yield from _sources()
@@ -38,6 +40,14 @@ def _python() -> Check:
     version = platform.python_version()
     detail = f"tightship {__version__} in Python {version}, {sys.executable}"
     return Check(check="python", state=OK, detail=detail)
+
+
+def _extras() -> Check:
+    """What of this installation can be used; a command names the extra that it lacks."""
+    lacks = {extra: lacking(extra) for extra in NAMES}
+    there = ", ".join(extra for extra, packages in lacks.items() if not packages) or "none"
+    missing = "; ".join(f"{extra} lacks {', '.join(packages)}" for extra, packages in lacks.items() if packages)
+    return Check(check="extras", state=OK, detail=f"{there}; {missing}" if missing else there)
 
 
 def _torch() -> Check:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tightship_collectors.delivery.own_token import token_path, with_own_token
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
 from tightship_platform.client import ANSWER_S, API, CONNECT_S, credentials, server_trust, unreachable
@@ -48,13 +49,18 @@ def server_checks(settings: Settings) -> Iterator[Check]:
     """Everything that needs the server, or its absence."""
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     try:
+        own = with_own_token(settings)
+    except Invalid as error:
+        yield Check(check="token", state=WRONG, detail=str(error), advice="run `tightship agent enrol` again")
+        own = settings
+    try:
         trust = server_trust(settings)
     except Invalid as error:
         yield Check(check="server", state=WRONG, detail=str(error), advice="correct or unset TIGHTSHIP_CA_FILE")
         yield _agent_by_liveness(settings)
         return
     with httpx.Client(
-        base_url=settings.server + API, auth=credentials(settings), timeout=timeout, trust_env=False, verify=trust
+        base_url=settings.server + API, auth=credentials(own), timeout=timeout, trust_env=False, verify=trust
     ) as http:
         try:
             sent_s = time.time()
@@ -69,7 +75,7 @@ def server_checks(settings: Settings) -> Iterator[Check]:
         yield _broker(health)
         yield _clock(answer, (sent_s + time.time()) / 2)
         try:
-            yield _token(settings, http)
+            yield _enrolled(settings, http) if own.token != settings.token else _token(settings, http)
             yield _agent(settings, http)
         except (httpx.HTTPError, ValueError, KeyError, TypeError, Invalid) as error:
             detail = f"{settings.server} stopped answering as it should: {error!r}"
@@ -142,9 +148,24 @@ def _clock(answer: httpx.Response, asked_s: float) -> Check:
     )
 
 
-def _token(settings: Settings, http: httpx.Client) -> Check:
+def _enrolled(settings: Settings, http: httpx.Client) -> Check:
+    """The token that this host's agent finds; it is good for sending and for nothing else."""
+    answer = _lease_nothing(settings, http)
+    where = f"that of this host's agent, in {token_path(settings)}, is"
+    if answer.is_success:
+        return Check(check="token", state=OK, detail=f"{where} accepted for ingest")
+    said = answer.json().get("error", f"status {answer.status_code}")
+    advice = "have a new word made with `tightship token enrol`, and run `tightship agent enrol` again"
+    return Check(check="token", state=WRONG, detail=f"{where} refused: {said}", advice=advice)
+
+
+def _lease_nothing(settings: Settings, http: httpx.Client) -> httpx.Response:
     # No runs, so no leases: it only shows whether the scope is there.
-    ingest = http.post("/captures/lease", json={"host": settings.host_name, "runs": []})
+    return http.post("/captures/lease", json={"host": settings.host_name, "runs": []})
+
+
+def _token(settings: Settings, http: httpx.Client) -> Check:
+    ingest = _lease_nothing(settings, http)
     read = http.get("/runs", params={"limit": 1})
     given = ingest.request.headers.get("authorization")
     source = "" if settings.token else f"that of this user, in {local_token_path(settings.home)}, is "

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
-from tightship_platform.commands.terminal import printable
+from tightship_platform.text import printable
 
 STYLES = {OK: "green", NOTE: "yellow", WRONG: "bold red"}
 PLAIN_WIDTH = 200

@@ -307,19 +307,19 @@ class CaptureExecutor:
         for hand in hands:
             manifest = hand.manifest
             with self._lock:
-                live = manifest.run in self._runs
+                pids = self._runs[manifest.run].pids if manifest.run in self._runs else ()
             ahead = first.get(manifest.run, hand)
             behind = None if ahead is hand else ahead.manifest.capture
             patient = ahead.current.phase is not Phase.LINGERING
-            hand.recording.advance(now_ns(), live=live, behind=behind, patient=patient)
-            self._advance_second(hand, live, behind, patient)
+            hand.recording.advance(now_ns(), pids=pids, behind=behind, patient=patient)
+            self._advance_second(hand, pids, behind, patient)
             if hand.is_deliverable:
                 self._deliver_now.set()
             elif hand.is_over:
                 self._drop(hand)
         return STEP_S if first else 1.0
 
-    def _advance_second(self, hand: InHand, live: bool, behind: str | None, patient: bool) -> None:
+    def _advance_second(self, hand: InHand, pids: Sequence[int], behind: str | None, patient: bool) -> None:
         """Begin the second pass where there is to be one, and carry it on once the first has let the processes go."""
         manifest = hand.manifest
         if hand.second is None and manifest.passes > 1 and manifest.phase is Phase.WRITTEN:
@@ -330,7 +330,7 @@ class CaptureExecutor:
             return
         if manifest.phase is not Phase.WRITTEN:
             hand.second.abandon("the capture has ended")
-        hand.second.advance(now_ns(), live=live, behind=behind, patient=patient)
+        hand.second.advance(now_ns(), pids=pids, behind=behind, patient=patient)
 
     def _drop(self, hand: InHand) -> None:
         with self._lock:

@@ -17,6 +17,10 @@ SILENT_NS = 11 * NS_PER_S
 """A process that has not polled for this long does not listen (Kineto's slowest pace is 5 s)."""
 
 
+OTHER_PROFILER = "most likely another profiler records there, such as the job's own torch.profiler"
+"""Why Kineto takes no request, or drops one, again and again: a process has one profiler at a time."""
+
+
 class GiveUp(Exception):
     """The capture cannot be carried out; the message is the reason that a person reads."""
 
@@ -49,7 +53,7 @@ def judge(
         if client is None or now_ns - client.poll_ns > SILENT_NS:
             return ranks, f"waits for {name} to ask for captures"
         if not client.idle:
-            return ranks, f"waits for {name}, which is busy with another trace"
+            return ranks, f"waits for {name}, which is busy with another trace: {OTHER_PROFILER}"
     return ranks, None
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from tightship_collectors.jobs.control_file import rank_path, read_rank_file
 from tightship_collectors.jobs.live_run import RankView
 from tightship_collectors.jobs.ranks import read_ranks
+from tightship_collectors.jobs.unarmed import UnarmedWatch
 from tightship_collectors.jobs.user_folder import user_folder
 from tightship_collectors.kineto import readiness
 from tightship_collectors.kineto.arming import Arming
@@ -25,7 +26,7 @@ from tightship_collectors.kineto.disk_room import NoRoom, require_room
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, RankTrace
 from tightship_collectors.kineto.progress import LONGEST_EXPORT_NS, Progress
 from tightship_collectors.kineto.rank_process import RankProcess
-from tightship_collectors.kineto.readiness import GiveUp
+from tightship_collectors.kineto.readiness import OTHER_PROFILER, GiveUp
 from tightship_collectors.kineto.service import KinetoService
 from tightship_collectors.kineto.step_lengths import RecordedSteps, UntracedStep, decide_passes
 from tightship_collectors.kineto.trace_file import BadTrace, remove_traces
@@ -48,6 +49,8 @@ START_BY_STEP_NS = 60 * NS_PER_S
 """Longest wait for the optimizer step at which iterations begin to count."""
 SETTLE_NS = 3 * NS_PER_S
 """Kineto, which asks once a second, has said by then that it is idle again."""
+UNARMED_LOOK_NS = 2 * NS_PER_S
+"""Time between two looks for processes that cannot be recorded at all."""
 LOOK_NS = 200 * NS_PER_MS
 """Time between two looks at processes that are not ready."""
 
@@ -82,6 +85,8 @@ class Recording:
         self._not_before_ns = 0
         self._look_again_ns = 0
         self._abandoned: str | None = None
+        self._unarmed = UnarmedWatch()
+        self._unarmed_at_ns = 0
 
     def resume(self, now_ns: int) -> None:
         """Take over from an agent that was killed: whether it had handed out the configs is not known."""
@@ -95,10 +100,10 @@ class Recording:
             self._report(CaptureState.FAILED, manifest.reason)
         self._progress.restart(now_ns)
 
-    def advance(self, now_ns: int, *, live: bool, behind: str | None = None, patient: bool = True) -> None:
+    def advance(self, now_ns: int, *, pids: Sequence[int], behind: str | None = None, patient: bool = True) -> None:
         """Do what can be done now.
 
-        :param live: the agent still sees processes of the run.
+        :param pids: processes of the run that the agent still sees.
         :param behind: the capture of the same run that comes first.
         :param patient: wait for that one as long as it takes; false when it has failed and merely lingers.
         """
@@ -107,7 +112,7 @@ class Recording:
             if self._abandoned is not None:
                 raise GiveUp(self._abandoned)
             if manifest.phase is Phase.WAITING:
-                self._wait(now_ns, live, behind, patient)
+                self._wait(now_ns, pids, behind, patient)
             elif manifest.phase is Phase.ARMED:
                 self._watch_start(now_ns)
             elif manifest.phase is Phase.RECORDING:
@@ -165,19 +170,24 @@ class Recording:
                 handed = True
         return handed
 
-    def _wait(self, now_ns: int, live: bool, behind: str | None, patient: bool) -> None:
+    def _wait(self, now_ns: int, pids: Sequence[int], behind: str | None, patient: bool) -> None:
         manifest = self.manifest
         if now_ns < self._look_again_ns:
             return
         self._look_again_ns = now_ns + LOOK_NS
         views = read_ranks(manifest.traces_dir.parent, uid=manifest.uid)
-        if not views and not live:
+        if not views and not pids:
             raise GiveUp("run ended before it could be recorded")
         if manifest.is_second and any(process.is_ending() for process in self._processes()):
             raise GiveUp("run ended before the second pass")
         if behind is not None and patient:
             manifest.since_ns = now_ns
         ranks, obstacle = readiness.judge(manifest, views, self._service, now_ns, behind)
+        if obstacle is not None and not ranks and now_ns > self._unarmed_at_ns:
+            self._unarmed_at_ns = now_ns + UNARMED_LOOK_NS
+            unarmed = self._unarmed.look(pids, {view.pid for view in views})
+            if unarmed is not None:
+                raise GiveUp(f"{unarmed.why}; --insist does not help")
         if obstacle is None and now_ns < self._not_before_ns:
             return
         if obstacle is None:
@@ -250,7 +260,7 @@ class Recording:
             if rank.start_ns is None and now_ns - rank.handed_ns > START_BY_STEP_NS:
                 raise GiveUp(f"{process.name} made no optimizer step to start at in {START_BY_STEP_NS // NS_PER_S} s")
             if rank.start_ns is not None and now_ns > rank.start_ns + REFUSED_NS:
-                self._try_again(f"Kineto refused to start in {process.name}", now_ns)
+                self._try_again(f"Kineto refused to start in {process.name}", now_ns, likely=OTHER_PROFILER)
                 return
         if opened == len(manifest.ranks) and now_ns >= manifest.latest_start_ns:
             manifest.enter(Phase.RECORDING, now_ns)
@@ -273,7 +283,7 @@ class Recording:
             elif not alive:
                 raise GiveUp(f"run ended: {process.name} ended before its trace was complete")
             elif self._progress.was_dropped(process, client, now_ns):
-                self._try_again(f"Kineto dropped the trace of {process.name}", now_ns)
+                self._try_again(f"Kineto dropped the trace of {process.name}", now_ns, likely=OTHER_PROFILER)
                 return
         if all(rank.complete for rank in manifest.ranks):
             manifest.passes, manifest.passes_reason = decide_passes(manifest, self._steps, self._untraced_step)
@@ -294,10 +304,11 @@ class Recording:
         if rank.start_ns is not None and duration_ns is not None:
             self._ticks[rank.pid, rank.start_ticks] = rank.start_ns + duration_ns
 
-    def _try_again(self, why: str, now_ns: int) -> None:
+    def _try_again(self, why: str, now_ns: int, *, likely: str | None = None) -> None:
+        """:param likely: the cause, where it happens every time."""
         manifest = self.manifest
         if manifest.tries >= MAX_TRIES:
-            raise GiveUp(f"{why}, {manifest.tries} times")
+            raise GiveUp(f"{why}, {manifest.tries} times" + (f"; {likely}" if likely else ""))
         log.info("capture %s of run %s: %s; trying again", manifest.capture, manifest.run, why)
         for rank in manifest.ranks:
             self._service.disarm(manifest.run, rank.pid)

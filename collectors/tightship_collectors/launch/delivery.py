@@ -45,10 +45,24 @@ class Delivery:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, record: RunRecord) -> None:
-        """Announce the run in the background."""
-        self._thread = threading.Thread(target=self._announce, args=(record,), name="announce", daemon=True)
+    def start(self, record: RunRecord, complete: Callable[[RunRecord], RunRecord] | None = None) -> None:
+        """Announce the run in the background.
+
+        :param complete: adds to the record, there, what takes a moment to find out.
+        """
+        self._thread = threading.Thread(target=self._announce, args=(record, complete), name="announce", daemon=True)
         self._thread.start()
+
+    def repeat(self, record: RunRecord) -> None:
+        """Announce the run once more, in the caller's thread, if the server has it and it still lives."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._announced and not self._ended.is_set():
+            self._post(record)
+
+    def has_ended(self) -> bool:
+        """Whether the job has."""
+        return self._ended.is_set()
 
     def finish(self, record: RunRecord) -> None:
         """Report the end; returns within about TIMEOUT_S, whatever the server does."""
@@ -68,7 +82,8 @@ class Delivery:
                 return
         self._say(trouble)
 
-    def _announce(self, record: RunRecord) -> None:
+    def _announce(self, record: RunRecord, complete: Callable[[RunRecord], RunRecord] | None) -> None:
+        record = record if complete is None else complete(record)
         self._refusal = self._post(record)
         if not self._refusal:
             self._announced = True

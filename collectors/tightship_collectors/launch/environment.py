@@ -54,10 +54,14 @@ class Offload:
     plan: Path
     optional: bool = False
     """Where the plan does not apply, the job runs without it."""
+    deadline_s: float | None = None
+    """How long the job may wait for one copy or update; None: as the plan says."""
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The job's environment with what the injected code needs to apply the plan."""
         env = injected(environ)
         env["TIGHTSHIP_OFFLOAD_PLAN"] = str(self.plan.absolute())
         env["TIGHTSHIP_OFFLOAD_OPTIONAL"] = "1" if self.optional else "0"
+        if self.deadline_s is not None:
+            env["TIGHTSHIP_OFFLOAD_DEADLINE"] = f"{self.deadline_s:g}"
         return env

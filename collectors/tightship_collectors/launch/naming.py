@@ -20,6 +20,13 @@ MAX_ARGUMENT = 1000
 
 JOB_ID_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "FLUX_JOB_ID")
 """Where schedulers say what they call a job; the first that is set counts."""
+POD_VARIABLES = ("POD_NAME", "HOSTNAME")
+"""Where a container of Kubernetes finds its pod's name: what a manifest sets by convention, or else its host's name."""
+IMAGE_VARIABLES = (
+    *("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_image"),
+    *("SLURM_CONTAINER", "CONTAINER_IMAGE"),
+)
+"""Where a container finds its image: by Apptainer, pyxis, Slurm, or a manifest that says so. The first counts."""
 
 _INTERPRETER = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|uv|poetry|conda")
 _SHELL = re.compile(r"(?:ba|da|z|k)?sh")
@@ -59,12 +66,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
 
     :raises Invalid: no `=`, or a key or value that is no name.
     """
-    labels: dict[str, str] = {}
-    for text in texts:
-        label, found, value = text.partition("=")
-        if not found:
-            raise Invalid("--label", text, "key=value")
-        labels[validation.name("Label", label)] = validation.name(f"Label {label}", value, empty=True)
+    labels = dict(validation.label(text, "--label") for text in texts)
     if len(labels) > MAX_LABELS:
         raise Invalid("Number of labels", len(labels), f"at most {MAX_LABELS}")
     return labels
@@ -80,12 +82,21 @@ def reported_command(command: Sequence[str]) -> list[str]:
 
 
 def external_id_of(environ: Mapping[str, str]) -> str | None:
-    """What the scheduler calls this job; None outside of one."""
-    for variable in JOB_ID_VARIABLES:
-        text = validation.line(environ.get(variable, ""), NAME_MAX)
-        if text:
-            return text
-    return None
+    """What the scheduler calls this job, `pod/<name>` in Kubernetes; None outside of one."""
+    job = _first_of(JOB_ID_VARIABLES, environ)
+    if job is None and environ.get("KUBERNETES_SERVICE_HOST"):
+        pod = _first_of(POD_VARIABLES, environ)
+        job = None if pod is None else validation.line(f"pod/{pod}", NAME_MAX)
+    return job
+
+
+def image_of(environ: Mapping[str, str]) -> str | None:
+    """The container image that the environment names; None where it names none."""
+    return _first_of(IMAGE_VARIABLES, environ)
+
+
+def _first_of(variables: Iterable[str], environ: Mapping[str, str]) -> str | None:
+    return next((text for name in variables if (text := validation.line(environ.get(name, ""), NAME_MAX))), None)
 
 
 def user_name() -> str:

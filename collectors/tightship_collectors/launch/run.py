@@ -23,7 +23,9 @@ from tightship_collectors.launch.child import CannotStart, Child
 from tightship_collectors.launch.delivery import Delivery
 from tightship_collectors.launch.ending import OomKills, read_job_error
 from tightship_collectors.launch.environment import Offload, armed
+from tightship_collectors.launch.observed import watch
 from tightship_collectors.launch.offload_file import read_offload
+from tightship_collectors.launch.surroundings import Surroundings
 from tightship_platform import validation
 from tightship_platform.errors import TightshipError
 from tightship_platform.redaction import hide_in_values
@@ -116,13 +118,19 @@ def _run(
     # From here on there is a job, and no defect of ours may take its exit code.
     delivery = Delivery(settings, warn)
     tidy = threading.Thread(target=remove_stale, args=(settings.runtime_dir,), name="tidy", daemon=True)
+    over = threading.Event()
+    surroundings = Surroundings(command, environ, delivery)
     with _only_warned(warn):
-        delivery.start(record)
+        surroundings.announce(record)
         tidy.start()
+        if run_dir is not None:
+            arguments = (child.pid, run_dir.path, OneLine(), over)
+            threading.Thread(target=watch, args=arguments, name="observed", daemon=True).start()
     exit_code = child.wait()
+    over.set()
     # Not the wall clock, which may have been set meanwhile: a run has the length that it took.
     end_ns = record.start_ns + _elapsed_ns() - begin_ns
-    ended = dataclasses.replace(record, end_ns=end_ns, exit_code=exit_code)
+    ended = dataclasses.replace(surroundings.at_end(record), end_ns=end_ns, exit_code=exit_code)
     if run_dir is not None:
         ended.offload = read_offload(run_dir.path)
         if offload is not None and not offload.optional and not exit_code and not ended.offload:
@@ -189,4 +197,5 @@ def _record(
         labels=hide_in_values(names.labels),
         command=naming.reported_command(command),
         external_id=naming.external_id_of(environ),
+        image=naming.image_of(environ),
     )

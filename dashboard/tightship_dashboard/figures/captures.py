@@ -12,7 +12,7 @@ from tightship_dashboard.figures.palette import CAPTURE_STAGES
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import one_trace_href
 from tightship_platform.results.capture import Capture
-from tightship_platform.units import format_bytes, plural, unbroken
+from tightship_platform.units import NS_PER_S, format_bytes, plural, unbroken
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import CaptureParams
 
@@ -100,7 +100,7 @@ def _took(capture: Capture) -> Node:
     seconds = capture.latency_s
     if seconds is None:
         return missing("Not all traces have arrived.")
-    return unbroken(f"all traces after {seconds:.1f} s")
+    return f"all traces after {fmt.duration(seconds * NS_PER_S)}"
 
 
 def _reason(capture: Capture, state: CaptureState) -> list[Node]:

@@ -63,13 +63,12 @@ def figure(timeline: Timeline, zone: ZoneInfo) -> chart.Spec:
             data.append(_line(row, line, axis, colour, zone))
     shapes = _captures(timeline.captures, data, axes, zone, height)
     start, end = timeline.start_ns, timeline.end_ns
-    zone_name = fmt.local(start, zone).tzname()
     bottom = f"y{max(1, len(rows))}"
     axis_x = chart.X_AXIS | {
         "type": "date",
         "anchor": bottom,
         "showgrid": False,
-        "title": {"text": zone_name, "standoff": 0, "font": {"size": 11}},
+        "title": {"text": fmt.offset_at(start, zone), "standoff": 0, "font": {"size": 11}},
     }
     axis_x |= {"showspikes": True, "spikemode": "across", "spikethickness": 1, "spikedash": "solid"}
     axis_x |= {"spikecolor": chart.HAIRLINE, "spikesnap": "cursor"}

@@ -57,7 +57,7 @@ def figure(account: FleetAccount, zone: ZoneInfo) -> chart.Spec:
                 "type": "date",
                 "showgrid": False,
                 "range": period,
-                "title": {"text": fmt.local(until_ns, zone).tzname(), "standoff": 0, "font": {"size": 11}},
+                "title": {"text": fmt.offset_at(until_ns, zone), "standoff": 0, "font": {"size": 11}},
             },
             yaxis=chart.AXIS | {"ticksuffix": f" {unit}", "nticks": 5, "rangemode": "tozero"},
         ),

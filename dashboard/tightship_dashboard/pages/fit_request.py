@@ -14,6 +14,7 @@ from tightship_dashboard.sentences.links import Answer, fit_href
 from tightship_platform.errors import Invalid
 from tightship_platform.queries.captures import list_captures, newest_captures
 from tightship_platform.queries.hosts import machine_of
+from tightship_platform.results.filters import Filters
 from tightship_platform.results.plan_answer import PlanSource
 from tightship_platform.units import parse_bytes, plural
 from tightship_platform.vocabulary import DeviceKind
@@ -35,7 +36,7 @@ class FormState:
             self.sources: list[PlanSource] = []
             self.machine = None
             if self.workflow in self.lacking:
-                listed = list_captures(session, workflow=self.workflow, limit=LOOKED_AT)
+                listed = list_captures(session, Filters(workflow=self.workflow), limit=LOOKED_AT)
                 self.lacking[self.workflow] = lacking(listed)
                 self.sources = sources(listed)
             if self.sources:

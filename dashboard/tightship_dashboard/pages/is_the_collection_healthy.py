@@ -111,7 +111,7 @@ def _hosts(read: _Read, view: View) -> Node:
             "tightship agent",
         )
     rows = [_row(delivery, view) for delivery in collection.deliveries]
-    table = grid.table(_TABLE, _columns(fmt.zone_name(view.zone)), rows, label="Hosts")
+    table = grid.table(_TABLE, _columns(fmt.offset_now(view.zone)), rows, label="Hosts")
     more = collection.hosts - len(rows)
     rest = f"{fmt.count(more)} more hosts are heard of and have nothing in their spool." if more else ""
     note = [html.P(rest, className="quiet")] if more else []

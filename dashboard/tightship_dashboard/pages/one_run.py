@@ -31,7 +31,7 @@ from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.links import Answer, finding_href, runs_href
+from tightship_dashboard.sentences.links import Answer, finding_href, runs_href, search_href
 from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, require
 from tightship_platform.database.audit import audit
@@ -42,7 +42,7 @@ from tightship_platform.queries.findings import list_findings
 from tightship_platform.queries.runs import get_run
 from tightship_platform.queries.timeline import run_timeline
 from tightship_platform.results.finding import FindingSaving
-from tightship_platform.results.run import RunOffload
+from tightship_platform.results.run import RunDetail, RunOffload
 from tightship_platform.results.run_account import counted_until_ns, has_no_trace
 from tightship_platform.results.timeline import Timeline
 from tightship_platform.vocabulary import RunState, SavingUnit, Scope
@@ -53,6 +53,11 @@ PARTS = ("head", "phases", "timeline", "account", "captures")
 _TABLE = "run-findings"
 POINTS = 400
 """Points of each line over time."""
+SILENT_NS = 2 * fmt.MINUTE
+SILENT_STEPS = 10
+"""A live run without a step for as long as both say stands still."""
+SHORT_COMMIT = 12
+"""Digits of a commit that are shown; the pointer shows all."""
 YOUNG_NS = 5 * fmt.MINUTE
 """For so long after its start every look at a run shows everything again."""
 
@@ -234,21 +239,65 @@ def _header(view: View, read: _Read) -> Node:
             "owner",
             fmt.name(run.owner) if run.owner else missing("No owner was given to `tightship run --owner`."),
         ),
-        ("host", fmt.name(run.host)),
+        ("host", _found(fmt.name(run.host), f"host:{run.host}") if run.host else missing("Nobody reported it.")),
         ("devices", fmt.devices(run.devices)),
         ("ranks", str(len(run.ranks)) if run.ranks else missing("No training process reported.")),
         ("steps", fmt.count(run.steps) if run.steps is not None else missing("No step counter reported.")),
         ("started", time_of(run.start_ns, view.zone)),
         ("ended", time_of(run.end_ns, view.zone, reason="It has not ended.")),
         ("run", html.Code(fmt.name(run.run))),
+        *_launched_with(run),
     ]
     if run.offload:
         rows.append(("offload", _offload(run.offload)))
     parts: list[Node] = [facts(rows)]
     if run.reason:  # too long for a column
         parts.append(html.P(f"Why: {fmt.name(run.reason, limit=600)}", className="why"))
+    parts += _stands_still(run, view.now_ns)
     words = [fmt.code(word) for word in run.command]
     return html.Div([*parts, *([command(shlex.join(words), label="the command")] if words else [])])
+
+
+def _stands_still(run: RunDetail, now_ns: int) -> list[Node]:
+    """That a live run makes no steps any more, and where to ask why."""
+    if run.state != RunState.RUNNING or not run.steps or run.last_step_ns is None:
+        return []
+    silent_ns = now_ns - run.last_step_ns
+    usual_ns = (run.last_step_ns - run.start_ns) // run.steps
+    if silent_ns < max(SILENT_NS, SILENT_STEPS * usual_ns):
+        return []
+    where = fmt.name(run.host) if run.host else "its host"
+    text = f"No step for {fmt.clock(silent_ns)}. On {where} this says where its ranks are, and which one is waited for:"
+    return [notice(text, kind="status"), command(f"sudo tightship why {run.run}", label="the command that says why")]
+
+
+def _launched_with(run: RunDetail) -> list[tuple[str, Node]]:
+    """What its launcher saw; what it did not see has no row."""
+    rows: list[tuple[str, Node]] = []
+    if run.labels:
+        found = [_found(f"{label}={value}", f"{label}={value}") for label, value in run.labels.items()]
+        rows.append(("labels", [part for one in found for part in (one, ", ")][:-1]))
+    if run.external_id:
+        rows.append(("job id", _found(html.Code(fmt.name(run.external_id)), f"job:{run.external_id}")))
+    if run.git_commit:
+        changes = {True: ", with changes that are not in it", False: ", unchanged", None: ""}[run.git_dirty]
+        short = html.Code(run.git_commit[:SHORT_COMMIT], title=run.git_commit)
+        rows.append(("commit", [_found(short, f"commit:{run.git_commit}"), changes]))
+    if run.image:
+        rows.append(("image", html.Code(fmt.name(run.image))))
+    versions = [f"torch {run.torch_version}" if run.torch_version else ""]
+    versions += [f"CUDA {run.cuda_version}" if run.cuda_version else ""]
+    versions += [f"driver {run.driver_version}" if run.driver_version else ""]
+    if any(versions):
+        rows.append(("versions", fmt.name(", ".join(filter(None, versions)))))
+    return rows
+
+
+def _found(shown: Node, term: str) -> Node:
+    """A link to all runs in which this is found."""
+    href = search_href(term)
+    text = fmt.name(shown) if isinstance(shown, str) else shown
+    return text if href is None else link(text, href)
 
 
 def _offload(used: RunOffload) -> Node:
@@ -272,7 +321,10 @@ def _offload(used: RunOffload) -> Node:
         "gradients": "wait_d2h_ns",
     }
     reported = [f"{fmt.duration(step[key])} for {what}" for what, key in waits.items() if step.get(key)]
-    return html.Span(text + (f"; it waited {', '.join(reported)}" if reported else ""), className="sentence")
+    text += f"; it waited {', '.join(reported)}" if reported else ""
+    if step.get("in_one_pass"):
+        text += f"; of {plan.get('layers', '–')} layers {step['in_one_pass']} are updated in one pass over memory"
+    return html.Span(text, className="sentence")
 
 
 def _timeline(view: View, timeline: Timeline) -> Node:
@@ -335,7 +387,10 @@ def _saving_text(saving: FindingSaving) -> str:
 def _findings(rows: list[grid.Row], read: _Read) -> Node:
     if rows:
         return grid.table(_TABLE, _finding_columns(), rows, label="Findings of this run", wrap=True)
-    if any(c.state == "analyzed" for c in read.captures):
+    analyzed = [c for c in read.captures if c.state == "analyzed"]
+    if analyzed and all(c.reason for c in analyzed):
+        return html.P(f"Nothing could be judged: {analyzed[0].reason}.", className="quiet")
+    if analyzed:
         return html.P("Its traces were analyzed; no rule found anything to change.", className="quiet")
     if not read.is_live:
         return html.P("No trace of it was analyzed, so no rule was applied.", className="quiet")

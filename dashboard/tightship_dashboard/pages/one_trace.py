@@ -80,6 +80,7 @@ class _Read:
         """Why there is no analysis."""
         with view.database.session() as session:
             self.capture = get_capture(session, key)
+            key = self.capture.capture
             self.run = get_run(session, self.capture.run)
             try:
                 self.analysis = get_analysis(session, key)

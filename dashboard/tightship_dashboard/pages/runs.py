@@ -11,16 +11,19 @@ from dash.exceptions import PreventUpdate
 
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.account import NO_TRACE
-from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
+from tightship_dashboard.figures.elements import Node, attrs, empty, link, notice, question, sentence
 from tightship_dashboard.figures.palette import run_colour
-from tightship_dashboard.pages.live import LIVE_MS, changed, changed_rows, digests, row_digests
+from tightship_dashboard.pages.filters import follow_address
+from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, run_href, runs_href
 from tightship_platform.database.engine import Database
+from tightship_platform.errors import Invalid
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
+from tightship_platform.results.filters import FilterTexts
 from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import (
     BUCKET_LABEL,
@@ -56,11 +59,21 @@ class _Read:
         self.workflow = view.query.get("workflow")
         self.state = _known(RunState, view.query.get("state"))
         self.by = _known(Bucket, view.query.get("by"))
+        self.search = view.query.get("search") or None
+        self.refusal: str | None = None
+        texts = FilterTexts(workflow=self.workflow, state=self.state, search=self.search)
         with view.database.session() as session:
-            self.runs = list_runs(session, workflow=self.workflow, state=self.state, limit=LIMIT)
+            try:
+                self.runs = list_runs(session, texts.read(zone=view.zone, now=view.now_ns), limit=LIMIT)
+            except Invalid as error:
+                self.runs, self.refusal = [], str(error)
             self.workflows = [w.workflow for w in list_workflows(session)]
-        self.filtered = bool(self.workflow or self.state)
-        self.answer: Answer = answers.runs(self.runs, workflow=self.workflow, state=self.state)
+        self.filtered = bool(self.workflow or self.state or self.search)
+        self.answer: Answer = (
+            answers.runs(self.runs, workflow=self.workflow, state=self.state)
+            if self.search is None
+            else answers.found_runs(self.runs, self.search, most=LIMIT)
+        )
 
 
 def _known(words: type[RunState] | type[Bucket], value: str | None) -> str | None:
@@ -104,10 +117,12 @@ def register(app: Dash, database: Database) -> None:
         State("runs-shown", "data"),
         prevent_initial_call=True,
     )
-    def _tick(_n: int, path: str | None, search: str | None, seen: Any, shown: Any) -> list[Any]:
+    def _tick(ticks: int | None, path: str | None, search: str | None, seen: Any, shown: Any) -> list[Any]:
         if path != PATH:
             raise PreventUpdate
         view = current_view(database, search)
+        if "search" in view.query and (ticks or 0) % CALM_EVERY:  # it may look at every run
+            raise PreventUpdate
         read = _Read(view)
         head, now_seen = changed(_parts(read), seen)
         rows = _rows(read.runs, view, read.by)
@@ -129,27 +144,21 @@ def register(app: Dash, database: Database) -> None:
         Output("runs-url", "search"),
         Input("runs-workflow", "value"),
         Input("runs-by", "value"),
+        Input("runs-search", "value"),
         State("runs-url", "search"),
         prevent_initial_call=True,
     )
 
-    @app.callback(
-        Output("page", "children", allow_duplicate=True),
-        Input("runs-url", "search"),
-        State("runs-url", "pathname"),
-        State("runs-address", "data"),
-        prevent_initial_call=True,
-    )
-    def _filter(search: str | None, path: str | None, shown: str | None) -> Node:
-        view = current_view(database, search)
-        if path != PATH or _address(_Read(view)) == shown:
-            raise PreventUpdate
-        return layout(view)
+    follow_address(app, database, "runs", path=PATH, address_of=lambda view: _address(_Read(view)), layout=layout)
 
 
 def _body(view: View, read: _Read, rows: list[grid.Row]) -> Node:
+    if read.refusal is not None:
+        return [notice(f"{read.refusal}."), _how_to_search()]
+    if read.search is not None and not rows:
+        return _how_to_search()
     if rows or read.filtered:
-        return grid.table(_TABLE, _columns(read.by, fmt.zone_name(view.zone)), rows, label="Runs", fill=True)
+        return grid.table(_TABLE, _columns(read.by, fmt.offset_now(view.zone)), rows, label="Runs", fill=True)
     return empty(
         "Nothing has reported yet.",
         "Put `tightship run` before the command of any training job; nothing in the job changes.",
@@ -157,8 +166,23 @@ def _body(view: View, read: _Read, rows: list[grid.Row]) -> Node:
     )
 
 
+def _how_to_search() -> Node:
+    """What can be asked for, each as an example to change."""
+    return html.Div(
+        [
+            empty(
+                "No run matches. Each word is looked for in ids, commits, labels, workflows, teams, owners, users, "
+                "hosts and job ids; all of them have to be found.",
+                "Or say where to look, and leave out what does not matter:",
+                "lr=3e-4 commit:5eed1e host:gpu17 job:4711 owner:ann team:vision rule:starved-input since:2d",
+            ),
+            html.P(["Or see ", link("all runs", PATH), "."]),
+        ]
+    )
+
+
 def _address(read: _Read) -> str:
-    return runs_href(workflow=read.workflow, state=read.state, by=read.by)
+    return runs_href(workflow=read.workflow, state=read.state, by=read.by, search=read.search)
 
 
 def _parts(read: _Read) -> dict[str, Node]:
@@ -169,7 +193,7 @@ def _filters(read: _Read) -> Node:
     states = [
         dcc.Link(
             word,
-            href=runs_href(workflow=read.workflow, state=state, by=read.by),
+            href=runs_href(workflow=read.workflow, state=state, by=read.by, search=read.search),
             className="here" if state == read.state else None,
         )
         for word, state in [("all", None), *[(s.value, s.value) for s in RunState]]
@@ -178,6 +202,15 @@ def _filters(read: _Read) -> Node:
     return html.Div(
         [
             html.Nav(states, className="choice", **attrs(aria_label="State")),
+            dmc.TextInput(
+                id="runs-search",
+                value=read.search or "",
+                placeholder="lr=3e-4 host:gpu17 …",
+                debounce=True,
+                size="xs",
+                w=220,
+                **attrs(aria_label="Search runs by label, commit, job id, host or owner"),
+            ),
             dmc.Select(
                 id="runs-workflow",
                 data=[{"value": n, "label": fmt.name(n, limit=60)} for n in names],
@@ -207,7 +240,7 @@ def _filters(read: _Read) -> Node:
 
 
 def _columns(by: str | None, zone: str) -> list[grid.Column]:
-    started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=116, wide=True, exported="why")
+    started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=150, wide=True, exported="why")
     columns = [
         grid.column("state", "State", "state", width=92, wide=by is not None),
         grid.column("workflow", "Workflow", "link", minWidth=132, flex=2),
@@ -215,7 +248,7 @@ def _columns(by: str | None, zone: str) -> list[grid.Column]:
         grid.column("team", "Team", minWidth=78, flex=1, wide=True),
         grid.column("owner", "Owner", minWidth=64, flex=1, wide=True),
         started | {"filter": False},
-        grid.column("lasted", "Lasted", "number", unit="hours", width=86, wide=True),
+        grid.column("lasted", "Lasted", "number", unit="hours", width=96, wide=True),
         grid.column("devices", "Devices", "amount", minWidth=216, flex=2, wide=True),
         grid.column("steps", "Steps", "number", width=80, wide=True),
         grid.column("device_h", "Device time", "number", unit="device-hours", width=94, wide=True),

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
-from tightship_dashboard.pages.view import View, current_view
+from tightship_dashboard.pages.filters import follow_address
+from tightship_dashboard.pages.view import View
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, Link, audit_href
 from tightship_platform.api.auth import require
@@ -114,18 +114,7 @@ def register(app: Dash, database: Database) -> None:
         prevent_initial_call=True,
     )
 
-    @app.callback(
-        Output("page", "children", allow_duplicate=True),
-        Input("audit-url", "search"),
-        State("audit-url", "pathname"),
-        State("audit-address", "data"),
-        prevent_initial_call=True,
-    )
-    def _filter(search: str | None, path: str | None, shown: str | None) -> Node:
-        view = current_view(database, search)
-        if path != PATH or _address(_Read(view)) == shown:
-            raise PreventUpdate
-        return layout(view)
+    follow_address(app, database, "audit", path=PATH, address_of=lambda view: _address(_Read(view)), layout=layout)
 
 
 def _address(read: _Read) -> str:
@@ -150,7 +139,9 @@ def _body(read: _Read, view: View) -> Node:
     if not read.entries and not (read.action or read.actor):
         return empty("Nobody has done anything yet.", "The same list on a command line:", "tightship audit")
     columns = [
-        grid.column("time", f"When ({fmt.zone_name(view.zone)})", "number", unit="ISO 8601", width=124, exported="why"),
+        grid.column(
+            "time", f"When ({fmt.offset_now(view.zone)})", "number", unit="ISO 8601", width=124, exported="why"
+        ),
         grid.column("actor", "Who", "link", minWidth=110, flex=2),
         grid.column("action", "What", minWidth=120, flex=1),
         grid.column("target", "To what", minWidth=120, flex=2, wide=True),

@@ -99,6 +99,21 @@ def runs(rows: Sequence[Run], *, workflow: str | None = None, state: str | None 
     return [*parts, "."]
 
 
+def found_runs(rows: Sequence[Run], search: str, *, most: int) -> Answer:
+    """How many runs a search has found, and how they stand.
+
+    :param most: as many as are looked for.
+    """
+    text = fmt.name(search, limit=60).replace("`", "")
+    or_more = " or more" if len(rows) >= most else ""
+    parts: list[Part] = [f"{plural(len(rows), 'run')}{or_more} {'matches' if len(rows) == 1 else 'match'} `{text}`"]
+    live = sum(row.state == RunState.RUNNING for row in rows)
+    failed = sum(row.state == RunState.FAILED for row in rows)
+    parts += [f"; {live} {'is' if live == 1 else 'are'} live"] if live else []
+    parts += [f"{' and' if live else ';'} {failed} failed"] if failed else []
+    return [*parts, "."]
+
+
 def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
     """How the run stands, what its device time did, and its worst finding."""
     lasted = fmt.clock((run.end_ns or now_ns) - run.start_ns)

@@ -13,7 +13,7 @@ BUCKET_MEANING: dict[Bucket, str] = {
     Bucket.QUEUED: "The device was idle between kernels that were already queued.",
     Bucket.COMMUNICATION: "Exposed (non-overlapped) communication.",
     Bucket.HELD_IDLE: "The run held the device and nothing happened.",
-    Bucket.STARTUP: "From the allocation of the device to the first step.",
+    Bucket.STARTUP: "From the allocation of the device to the first step, or without steps to its first activity.",
     Bucket.SHUTDOWN: "From the last step to the release of the device.",
     Bucket.UNEXPLAINED: "Neither a metric nor a trace shows what happened.",
 }

@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from tightship_platform.results.host import Device
-from tightship_platform.units import NS_PER_MS, NS_PER_S, NS_PER_US, unbroken
+from tightship_platform.results.host import Device, count_devices
+from tightship_platform.units import (
+    NS_PER_S,
+    format_elapsed,
+    format_ns,
+    three_figures,
+    unbroken,
+    unit_of,
+    utc_offset,
+)
 
 MISSING = "–"
 NBSP = "\u00a0"
@@ -17,8 +25,6 @@ HOUR = 3600 * NS_PER_S
 MINUTE = 60 * NS_PER_S
 NAME_SHOWN = 120
 """Longest name from outside that is shown whole."""
-
-_SIZES = ((HOUR, "h"), (MINUTE, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
 
 
 def name(value: object, *, limit: int = NAME_SHOWN) -> str:
@@ -38,52 +44,21 @@ def code(value: object) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else "�" for c in str(value))
 
 
-def _unit(value_ns: int) -> tuple[int, str]:
-    for width, unit in _SIZES:
-        if abs(value_ns) >= width:
-            return width, unit
-    return 1, "ns"
-
-
-def _number(value: float, *, whole_from: float = 100) -> str:
-    # The limits lie where rounding moves a number up: 99.96 is '100', not '100.0'.
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if size >= whole_from - 0.05:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 1 else f"{value:.2f}"
-
-
-def duration(value_ns: int | float | None) -> str:
-    """A length of time: '310 h', '61.4 h', '41.2 ms'; hours have one decimal below 100."""
-    if value_ns is None:
-        return MISSING
-    if value_ns == 0:
-        return f"0{NBSP}s"
-    width, unit = _unit(round(value_ns))
-    return f"{_number(value_ns / width)}{NBSP}{unit}"
+def duration(value_ns: float | None) -> str:
+    """A length of time as everywhere: '310 h', '61.4 h', '41.2 ms'."""
+    return unbroken(format_ns(value_ns))
 
 
 def clock(value_ns: int | None) -> str:
     """How long something went on, as people say it: '2 h 14 min', '3 min 20 s', '12.4 s', '2 d 3 h'."""
-    if value_ns is None:
-        return MISSING
-    seconds = value_ns // NS_PER_S
-    if seconds < 60:
-        return duration(value_ns)
-    if seconds < 3600:
-        return f"{seconds // 60}{NBSP}min {seconds % 60}{NBSP}s"
-    if seconds < 48 * 3600:
-        return f"{seconds // 3600}{NBSP}h {seconds % 3600 // 60}{NBSP}min"
-    return f"{seconds // 86400}{NBSP}d {seconds % 86400 // 3600}{NBSP}h"
+    return unbroken(format_elapsed(value_ns))
 
 
 def device_time(value_ns: int) -> str:
     """Device time in a sentence: '2,492 device-hours', '41.5 device-seconds'."""
-    width, unit = _unit(value_ns)
+    unit, width = unit_of(value_ns)
     word = {"h": "device-hours", "min": "device-minutes", "s": "device-seconds"}.get(unit)
-    return f"{_number(value_ns / width)} {word}" if word else f"{_number(value_ns / NS_PER_S)} device-seconds"
+    return f"{three_figures(value_ns / (width if word else NS_PER_S))} {word or 'device-seconds'}"
 
 
 def span(value_ns: int | None, low_ns: int | None, high_ns: int | None) -> str:
@@ -93,8 +68,8 @@ def span(value_ns: int | None, low_ns: int | None, high_ns: int | None) -> str:
     text = duration(value_ns)
     if low_ns is None or high_ns is None or value_ns == 0:
         return text
-    width, _ = _unit(value_ns)
-    return f"{text} ({_number(low_ns / width)}–{_number(high_ns / width)})"
+    _, width = unit_of(value_ns)
+    return f"{text} ({three_figures(low_ns / width)}–{three_figures(high_ns / width)})"
 
 
 def percent(frac: float | None) -> str:
@@ -111,7 +86,20 @@ def percent(frac: float | None) -> str:
 
 def share_span(frac: float, low: float, high: float) -> str:
     """'91 % (73–100)': an estimated 0..1 ratio with its bounds."""
-    return f"{percent(frac)} ({_number(100 * low, whole_from=10)}–{_number(100 * high, whole_from=10)})"
+    return f"{percent(frac)} ({_of_hundred(low)}–{_of_hundred(high)})"
+
+
+def _of_hundred(frac: float) -> str:
+    value = 100 * frac
+    return (
+        "0"
+        if value == 0
+        else f"{value:.0f}"
+        if abs(value) >= 9.95
+        else f"{value:.1f}"
+        if abs(value) >= 1
+        else f"{value:.2f}"
+    )
 
 
 def share(part: int | None, whole: int | None) -> str:
@@ -133,22 +121,34 @@ def zone_of(zone_name: str | None) -> ZoneInfo:
 
 
 def moment(time_ns: int | None, zone: ZoneInfo, *, date: bool = True) -> str:
-    """'12 Nov, 14:03:22 CET', in the viewer's zone, which is named."""
+    """'12 Nov, 14:03:22 +01:00', in the viewer's zone, with its offset from UTC at that moment."""
     if time_ns is None:
         return MISSING
     at = local(time_ns, zone)
-    day = f"{at.day} {at:%b}" + (f" {at.year}" if at.year != datetime.now(zone).year else "")
-    return f"{day}, {at:%H:%M:%S} {at:%Z}" if date else f"{at:%H:%M:%S}"
+    return f"{_day(at, zone)}, {at:%H:%M:%S} {utc_offset(at)}" if date else f"{at:%H:%M:%S}"
 
 
 def minute(time_ns: int | None, zone: ZoneInfo) -> str:
-    """'12 Nov, 14:03', for tables whose head names the zone."""
-    return MISSING if time_ns is None else moment(time_ns, zone).rsplit(":", 1)[0]
+    """'12 Nov, 14:03', for tables whose head has the offset of now; a time with another one says so."""
+    if time_ns is None:
+        return MISSING
+    at = local(time_ns, zone)
+    offset = utc_offset(at)
+    return f"{_day(at, zone)}, {at:%H:%M}" + ("" if offset == offset_now(zone) else f" {offset}")
 
 
-def zone_name(zone: ZoneInfo) -> str:
-    """How the zone is called now, such as CET."""
-    return datetime.now(zone).tzname() or "UTC"
+def offset_at(time_ns: int, zone: ZoneInfo) -> str:
+    """By how much the zone is ahead of UTC at that moment, such as +01:00."""
+    return utc_offset(local(time_ns, zone))
+
+
+def offset_now(zone: ZoneInfo) -> str:
+    """By how much the zone is ahead of UTC now, such as +01:00."""
+    return utc_offset(datetime.now(zone))
+
+
+def _day(at: datetime, zone: ZoneInfo) -> str:
+    return f"{at.day} {at:%b}" + (f" {at.year}" if at.year != datetime.now(zone).year else "")
 
 
 def local(time_ns: int, zone: ZoneInfo) -> datetime:
@@ -173,10 +173,4 @@ def iso(time_ns: int | None) -> str:
 
 def devices(held: Sequence[Device]) -> str:
     """'8 × NVIDIA H100 80GB HBM3', or the kinds counted when they differ."""
-    if not held:
-        return MISSING
-    kinds: dict[str, int] = {}
-    for device in held:
-        shown = name(device.name or device.kind, limit=60)
-        kinds[shown] = kinds.get(shown, 0) + 1
-    return ", ".join(f"{n} × {kind}" if n > 1 else kind for kind, n in kinds.items())
+    return name(count_devices(held), limit=2 * NAME_SHOWN)

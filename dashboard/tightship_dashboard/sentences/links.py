@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
+
+from tightship_platform.results.named import finding_href, one_trace_href, run_href
+
+__all__ = [
+    "Answer",
+    "Link",
+    "Part",
+    "audit_href",
+    "finding_href",
+    "fit_href",
+    "one_trace_href",
+    "run_href",
+    "runs_href",
+]
 
 
 @dataclass(frozen=True)
@@ -20,25 +34,17 @@ Answer = Sequence[Part]
 """A sentence. A number or name in it leads to what proves it."""
 
 
-def run_href(key: str) -> str:
-    """Address of one run's page."""
-    return f"/runs/{quote(key, safe='')}"
-
-
-def finding_href(finding: object) -> str:
-    """Address of one finding's page."""
-    return f"/findings/{quote(str(finding), safe='')}"
-
-
-def one_trace_href(capture: str, rank: int | None = None) -> str:
-    """Address of the page of a capture's traces; without a rank it shows the least productive one."""
-    return f"/traces/{quote(capture, safe='')}" + ("" if rank is None else f"?rank={rank}")
-
-
 def runs_href(**query: str | None) -> str:
     """Address of the list of runs, filtered; an empty filter leaves its name out."""
     given = {k: v for k, v in query.items() if v}
     return "/runs" + (f"?{urlencode(given)}" if given else "")
+
+
+def search_href(term: str) -> str | None:
+    """Address of the runs in which this is found; None where a search cannot say it."""
+    if '"' in term:
+        return None
+    return runs_href(search=f'"{term}"' if " " in term else term)
 
 
 def fit_href(**query: str | None) -> str:

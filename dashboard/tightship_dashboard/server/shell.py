@@ -75,7 +75,7 @@ def _header() -> Node:
                         searchable=True,
                         clearable=True,
                         selectFirstOptionOnChange=True,
-                        nothingFoundMessage="Nothing of that name",
+                        nothingFoundMessage="Nothing of that name. The page Runs searches labels, commits and hosts.",
                         data=[],
                         limit=40,
                         size="xs",
@@ -108,7 +108,7 @@ def _help() -> Node:
     return dmc.Modal(
         [
             html.Table(html.Tbody(rows), className="keys"),
-            html.P(["The API: ", html.A("/api/v1/openapi.json", href="/api/v1/openapi.json")]),
+            html.P(["The API: ", html.A("/docs", href="/docs")]),
             html.P(
                 [dcc.Link("Who did what?", href="/audit"), " (administrators) · ", html.A("Log out", href="/logout")]
             ),

@@ -27,6 +27,7 @@ from tightship_platform.api.rates import Rates
 from tightship_platform.api.recalled_tokens import RecalledTokens
 from tightship_platform.api.refusals import Refusals
 from tightship_platform.api.sso import single_sign_on
+from tightship_platform.api.turns import Turns
 from tightship_platform.database.engine import open_database
 from tightship_platform.ingest.known import KnownHosts
 from tightship_platform.settings import Settings
@@ -38,6 +39,7 @@ SUBJECTS = (
     "about",
     "login",
     "sso",
+    "ids",
     "hosts",
     "runs",
     "captures",
@@ -50,8 +52,15 @@ SUBJECTS = (
     "audit",
     "collection",
     "removal",
+    "docs",
 )
 """Modules of `api.routes`, each with a `router`."""
+
+
+def add_routes(app: FastAPI) -> None:
+    """Add the API, and the pages that go with it."""
+    for subject in SUBJECTS:
+        app.include_router(import_module(f"tightship_platform.api.routes.{subject}").router)
 
 
 class _App(FastAPI):
@@ -102,20 +111,20 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
     groups = Groups(open_database(settings, connections=GROUPS_AT_ONCE))
+    app.state.turns = Turns()
     app.state.polls = Polls(database)
     app.state.host_rates = Rates(settings.requests_per_host, "TIGHTSHIP_REQUESTS_PER_HOST")
     app.state.refusals = Refusals(database)
     app.state.figures = Figures(settings, database)
     add_error_handlers(app)
-    for subject in SUBJECTS:
-        app.include_router(import_module(f"tightship_platform.api.routes.{subject}").router)
+    add_routes(app)
     for entry in entry_points(group=WEB_GROUP):
         mount = _installed(entry)
         if mount is not None:
             mount(app, settings)
     # Added last, so that they are outermost: before the dashboard's own layers too.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Deliveries, groups=groups, known_hosts=app.state.known_hosts)
+    app.add_middleware(Deliveries, groups=groups, known_hosts=app.state.known_hosts, turns=app.state.turns)
     token_rates = Rates(settings.requests_per_token, "TIGHTSHIP_REQUESTS_PER_TOKEN")
     app.add_middleware(
         Gate,

@@ -87,11 +87,16 @@ LOOPBACK = Caller(name="loopback", scopes=frozenset(Scope))
 ENVIRONMENT = Caller(name="environment", scopes=frozenset(Scope))
 
 _caller: ContextVar[Caller | None] = ContextVar("tightship_caller", default=None)
+_is_unknown: ContextVar[bool] = ContextVar("tightship_unknown_token", default=False)
 
 
-def set_caller(caller: Caller | None) -> None:
-    """Remember who makes the request that this context (task, thread-pool call) works on."""
+def set_caller(caller: Caller | None, *, is_unknown: bool = False) -> None:
+    """Remember who makes the request that this context (task, thread-pool call) works on.
+
+    :param is_unknown: it has a token that is nobody's; else, without a caller, it has none.
+    """
     _caller.set(caller)
+    _is_unknown.set(is_unknown)
     see_team(None if caller is None or Scope.ADMIN in caller.scopes else caller.team)
 
 
@@ -107,6 +112,11 @@ def require(scope: Scope) -> Caller:
     :raises Forbidden: the token lacks the scope.
     """
     caller = current_caller()
+    if caller is None and _is_unknown.get():
+        raise Unauthorized(
+            "This server does not know the token that was sent: it is revoked, mistyped, or another server's; "
+            "compare TIGHTSHIP_TOKEN and TIGHTSHIP_SERVER, or have one made with `tightship token create`"
+        )
     if caller is None:
         raise Unauthorized(
             "This server requires a token; set TIGHTSHIP_TOKEN to one created by `tightship token create`, "

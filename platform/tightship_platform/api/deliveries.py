@@ -1,7 +1,8 @@
 """The short way of what agents send all the time, before the routes: many deliveries, one transaction.
 
 Stands behind the gate, which has recognised the caller. What is not plain is handed on, its body as it came, to the
-route, which looks at it as if it had never been here. See [Note: the short way] in `ingest.quick`.
+route, which looks at it as if it had never been here, once it is its turn (`turns`). See [Note: the short way] in
+`ingest.quick`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tightship_platform.api.bodies import first, read_body
 from tightship_platform.api.errors import outside_of_routes
 from tightship_platform.api.reply import Answer, count_request, count_stored
 from tightship_platform.api.scopes import JSON_MAX_BYTES, LATER
+from tightship_platform.api.turns import Turns
 from tightship_platform.client import API
 from tightship_platform.database.engine import Database
 from tightship_platform.database.round_trips import pipelined
@@ -50,18 +52,20 @@ _KINDS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any, KnownHost, int], 
     f"{API}/hosts/heartbeat": (plain.read_heartbeat, quick.plain_heartbeat),
     f"{API}/batches": (plain.read_batch, quick.plain_batch),
 }
+_PATHS = {*_KINDS, f"{API}/runs"}
 
 
 class Deliveries:
-    """ASGI layer that answers plain heartbeats and batches."""
+    """ASGI layer that answers plain heartbeats and batches, and has the other deliveries wait for their turn."""
 
-    def __init__(self, app: ASGIApp, groups: Groups, known_hosts: KnownHosts) -> None:
+    def __init__(self, app: ASGIApp, groups: Groups, known_hosts: KnownHosts, turns: Turns) -> None:
         self.app = app
         self._groups = groups
         self._known_hosts = known_hosts
+        self._turns = turns
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        caller = current_caller() if scope["type"] == "http" and scope["path"] in _KINDS else None
+        caller = current_caller() if scope["type"] == "http" and scope["path"] in _PATHS else None
         if caller is None or not caller.may(Scope.INGEST) or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
@@ -69,16 +73,23 @@ class Deliveries:
         try:
             body = await read_body(request, most=JSON_MAX_BYTES, what="The JSON body")
             answer = await self._answer(request, body) if len(body) <= LATER else None
+            if answer is None:
+                await self._turns.begin(caller.name, len(body))
         except ClientDisconnect:
             return
         except (TightshipError, PoolTimeout, DBAPIError) as error:
             answer = outside_of_routes(error)
-        if answer is None:
-            await self.app(scope, first(body, receive), send)
-        else:
+        if answer is not None:
             await answer(scope, receive, send)
+            return
+        try:
+            await self.app(scope, first(body, receive), send)
+        finally:
+            self._turns.end(caller.name)
 
     async def _answer(self, request: Request, body: bytes) -> Response | None:
+        if request.scope["path"] not in _KINDS:
+            return None
         read, prepare = _KINDS[request.scope["path"]]
         said = read(body)
         if said is None:

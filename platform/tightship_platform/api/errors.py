@@ -14,10 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from tightship_platform.api.rates import TooManyRequests
 from tightship_platform.captures.artifact_store import StoreTrouble
 from tightship_platform.database.trouble import is_disk_full
-from tightship_platform.errors import TightshipError
+from tightship_platform.errors import AskedToWait, TightshipError
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ def as_response(error: TightshipError) -> JSONResponse:
     """An expected failure as the API tells it."""
     # After 408 the rest of the body may still come: no further request can be read from that connection.
     headers = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
-    if isinstance(error, TooManyRequests):
+    if isinstance(error, AskedToWait):
         return line(str(error), error.http_status, {"retry-after": str(math.ceil(error.wait_s))})
     return line(str(error), error.http_status, headers.get(error.http_status))
 

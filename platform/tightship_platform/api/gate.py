@@ -80,8 +80,9 @@ class Gate:
         path = request.scope["path"]
         try:
             _same_origin(request, self.public_url)
-            caller = await self._recognise(request)
-            set_caller(caller)
+            token = "" if path in PROBED else _token(request)
+            caller = await self._recognise(request, token) if token else None
+            set_caller(caller, is_unknown=bool(token) and caller is None)
             if caller is not None:
                 self.rates.take(caller.name, str(caller))
             if not path.startswith(API + "/") and path not in PUBLIC:
@@ -94,12 +95,7 @@ class Gate:
             return outside_of_routes(error)
         return None
 
-    async def _recognise(self, request: HTTPConnection) -> Caller | None:
-        if request.scope["path"] in PROBED:
-            return None
-        token = _token(request)
-        if not token:
-            return None
+    async def _recognise(self, request: HTTPConnection, token: str) -> Caller | None:
         if request.scope["path"] in DELIVERIES:
             caller = await self.recalled.caller(token)
             if caller is LOOPBACK:

@@ -17,7 +17,9 @@ from tightship_platform.wire import Refusal
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The document, with the scope that each route needs and the docstring of each record's fields."""
+    """The document, with the scope that each route needs and the docstring of each record's fields; made once."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
     made = get_openapi(title=app.title, version=app.version, routes=app.routes)
     made.setdefault("components", {})["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token made by `tightship token create`."}
@@ -39,6 +41,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         properties = schemas.get(record.__name__, {}).get("properties", {})
         for name, text in field_docs(record).items():
             properties.get(name, {}).setdefault("description", text)
+    app.openapi_schema = made
     return made
 
 

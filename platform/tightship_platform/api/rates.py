@@ -9,23 +9,23 @@ import threading
 import time
 from collections.abc import Callable
 
-from tightship_platform.errors import TightshipError
+from tightship_platform.errors import AskedToWait
 
 BURST_S = 10.0
 MAX_BUCKETS = 50_000
 
 
-class TooManyRequests(TightshipError):
-    """The caller has to wait."""
+class TooManyRequests(AskedToWait):
+    """The caller makes more requests than it may."""
 
     http_status = 429
 
     def __init__(self, whose: str, rate: int, setting: str, wait_s: float) -> None:
         super().__init__(
             f"{whose} makes more than {rate} requests a second; wait {max(1, round(wait_s))} s, "
-            f"or have the server's {setting} raised"
+            f"or have the server's {setting} raised",
+            wait_s,
         )
-        self.wait_s = wait_s
 
 
 class Rates:

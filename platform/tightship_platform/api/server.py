@@ -19,6 +19,7 @@ from tightship_platform.api.auth import local_token
 from tightship_platform.api.connections import BoundedConnection, max_connections, raise_file_limit
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.workers import run_workers
+from tightship_platform.captures.artifact_store import StoreTrouble, open_artifacts
 from tightship_platform.database.engine import open_database, upgrade
 from tightship_platform.errors import Conflict
 from tightship_platform.logs import configure_logging
@@ -50,10 +51,15 @@ def serve(
     :param host: what the socket was bound to by.
     :param workers: processes that serve beside each other.
     :raises Conflict: tokens are needed and there are none, or somebody else listens on the port meanwhile.
+    :raises Invalid: the artifact store cannot be written.
     """
     configure_logging(settings.log_format)
     raise_file_limit()
     upgrade(settings)
+    try:
+        open_artifacts(settings).require_writable()
+    except StoreTrouble as trouble:
+        log.warning("%s; agents keep their traces until it can", trouble)
     with open_database(settings) as database:
         is_local = bool(local_token(host, settings, database))
     port = listener.getsockname()[1]

@@ -119,9 +119,10 @@ def trace_analyzed(
     )
 
 
-def analyzed(session: Session, key: str, *, now: int | None = None) -> Capture:
+def analyzed(session: Session, key: str, *, reason: str | None = None, now: int | None = None) -> Capture:
     """The analysis is done and its results are in this transaction. Said again, it changes nothing.
 
+    :param reason: what keeps it from saying much, one line.
     :raises Conflict: the capture was not uploaded, or has failed meanwhile.
     """
     now = now_ns() if now is None else now
@@ -130,7 +131,7 @@ def analyzed(session: Session, key: str, *, now: int | None = None) -> Capture:
         return capture
     if capture.state != CaptureState.UPLOADED:
         raise Conflict(f"Capture {key} is {capture.state}; only an uploaded one can become analyzed")
-    move(capture, CaptureState.ANALYZED, now)
+    move(capture, CaptureState.ANALYZED, now, reason)
     session.flush()
     return capture
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import uuid
@@ -26,6 +27,9 @@ PARTIAL = ".partial-"
 _Answer = TypeVar("_Answer")
 _ABSENT = (FileNotFoundError, IsADirectoryError)
 """What file systems raise where there is no such file."""
+
+_NEVER = (PermissionError, FileNotFoundError, NotADirectoryError, FileExistsError)
+"""What they raise where writing will not work later either."""
 
 
 class StoreTrouble(OSError):
@@ -97,6 +101,25 @@ class ArtifactStore:
             if not kept:
                 with suppress(OSError):
                     self._ask(lambda: self._files.rm_file(partial))
+
+    def require_writable(self) -> None:
+        """Write a small file and remove it.
+
+        :raises Invalid: this process may not, or there is no such place.
+        :raises StoreTrouble: the store does not answer now, or is full.
+        """
+        key = f"{TRACES}/probe-{uuid.uuid4().hex}"
+        try:
+            self.write(key, [b"probe"], max_bytes=CHUNK_BYTES)
+            self.delete(key)
+        except StoreTrouble as trouble:
+            cause = trouble.__cause__
+            if isinstance(cause, _NEVER) or (isinstance(cause, OSError) and cause.errno == errno.EROFS):
+                why = cause.strerror or str(cause)
+                raise Invalid(
+                    "TIGHTSHIP_ARTIFACTS_URL", self.shown_url, f"a store that can be written ({why})"
+                ) from None
+            raise
 
     @contextmanager
     def open(self, key: str) -> Iterator[ArtifactReader]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import validation
 from tightship_platform.captures.transitions import HELD_STATES, REQUEST_TTL_NS
+from tightship_platform.database import ids
 from tightship_platform.database.models import Capture, Run, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.units import format_ns, now_ns
@@ -64,10 +65,12 @@ def request(session: Session, wanted: CaptureRequest, *, now: int | None = None)
 
 
 def resolve_run(session: Session, target: str) -> Run:
-    """The run of that id, or the newest live run of the workflow of that name.
+    """The run of that id, or the newest live run of the workflow of that name, or else the run that the target, as a
+    person gives it, means: see [Note: ids that people type] in `database.ids`.
 
-    :raises NotFound: there is neither; the hint names the live workflows.
+    :raises NotFound: there is none; the hint names the live workflows.
     :raises Conflict: the workflow has no live run.
+    :raises Ambiguous: several ids of runs begin so.
     """
     validation.name("Target", target)
     run = session.scalar(select(Run).where(Run.key == target))
@@ -80,7 +83,10 @@ def resolve_run(session: Session, target: str) -> Run:
     ended = session.scalar(of_workflow.limit(1))
     if ended is not None:
         raise Conflict(f"Workflow {target!r} has no live run; its newest, {ended.key}, is {ended.state}")
-    raise NotFound("run or workflow", target, _live_hint(session))
+    try:
+        return ids.find_one(session, ids.RUN, select(Run), target)
+    except NotFound:
+        raise NotFound("run or workflow", target, _live_hint(session)) from None
 
 
 def check_params(params: CaptureParams) -> CaptureParams:

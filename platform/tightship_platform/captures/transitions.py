@@ -9,7 +9,7 @@ from tightship_platform import validation
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Capture, Run, SecondPass, Trace
 from tightship_platform.errors import Conflict, NotFound
-from tightship_platform.units import NS_PER_S, plural
+from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import LEASE_NS, MAX_CAPTURE_ATTEMPTS
 
@@ -28,6 +28,8 @@ REASON_MAX = 500
 
 RUN_ENDED = "run ended"
 """The reason of captures whose run ended before the trace was complete; other programs look for it."""
+CANCELLED = "cancelled by"
+"""How the reason of a capture begins that somebody cancelled; a name follows."""
 HELD_STATES = (CaptureState.LEASED, CaptureState.ARMED, CaptureState.RECORDING)
 """States in which an agent works on the run's processes: one capture per run at a time."""
 
@@ -56,6 +58,24 @@ def move(capture: Capture, state: CaptureState, now: int, reason: str | None = N
     capture.stages = {**capture.stages, state.value: capture.stages.get(state.value, now)}
     if state.is_final:
         capture.lease_expires_ns = None
+
+
+def cancel(session: Session, key: str, *, by: str, now: int | None = None) -> Capture:
+    """End a capture that somebody does not want any more. An agent that holds it drops it with its next report.
+
+    :param by: who that is.
+    :raises NotFound: there is none of that key.
+    :raises Conflict: it has ended, or all of its traces are stored.
+    """
+    capture = lock(session, key)
+    if CaptureState(capture.state).is_final:
+        why = f" ({capture.reason})" if capture.reason else ""
+        raise Conflict(f"Capture {key} is {capture.state} already{why}; there is nothing to cancel")
+    if capture.state == CaptureState.UPLOADED:
+        raise Conflict(f"All traces of capture {key} are stored, and are being analyzed; there is nothing to cancel")
+    move(capture, CaptureState.FAILED, now_ns() if now is None else now, f"{CANCELLED} {by}")
+    session.flush()
+    return capture
 
 
 def renew(capture: Capture, now: int) -> None:

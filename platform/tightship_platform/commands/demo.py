@@ -19,16 +19,23 @@ from tightship_platform.settings import DEFAULT_PORT
     help="Folder of the demo's own database, traces and logs; emptied first.  [default: beside the data folder]",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=None, help=f"Dashboard port.  [default: {DEFAULT_PORT}]")
-@click.option("--seconds", type=click.IntRange(20, 3600), default=40, show_default=True, help="Training time per job.")
+@click.option("--quick", is_flag=True, help="One short job: a first verdict within a minute.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(20, 3600),
+    default=None,
+    help="Training time per job.  [default: 40; with --quick 20]",
+)
 @click.option("--exit", "leave", is_flag=True, help="Stop after the table instead of keeping the dashboard open.")
 @json_option(DemoResult, "Print JSON on stdout: what the commands of these names print.")
-def demo(home: Path | None, port: int | None, seconds: int, leave: bool, as_json: bool) -> None:
+def demo(home: Path | None, port: int | None, quick: bool, seconds: int | None, leave: bool, as_json: bool) -> None:
     """Train four example jobs under observation and rank what they waste.
 
     Starts the embedded platform in its own folder, runs four ordinary PyTorch scripts one after another,
-    captures a trace of each while it trains, waits for the analysis, prints the ranked table and keeps the
-    dashboard open until Ctrl-C. Takes about four minutes; needs torch and scikit-learn.
+    captures a trace of each while it trains, says what it shows, prints the ranked table and keeps the dashboard
+    open until Ctrl-C. Takes about four minutes; needs torch and scikit-learn. With --quick it is one job of
+    20 seconds, and needs torch.
     """
     from tightship_platform.demo.plot import run_demo
 
-    run_demo(home=home, port=port, seconds=seconds, leave=leave, as_json=as_json)
+    run_demo(home=home, port=port, quick=quick, seconds=seconds, leave=leave, as_json=as_json)

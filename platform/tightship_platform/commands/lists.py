@@ -1,277 +1,182 @@
-"""`tightship runs`, `captures`, `findings` and `opportunities`: what the server knows, as tables or JSON."""
+"""`tightship runs`, `captures`, `findings`, `opportunities`, `hosts` and `workflows`: what the server knows."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
 from typing import Any, TypeVar
 
 import click
 
+from tightship_platform.commands.cancel import cancel
 from tightship_platform.commands.delete import delete
-from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.commands.filter_options import MOST, filtered, in_pages
+from tightship_platform.commands.list_form import ListForm, in_forms
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
-from tightship_platform.results.finding import Finding, FindingSaving
+from tightship_platform.results.filters import FilterTexts
+from tightship_platform.results.finding import Finding
+from tightship_platform.results.host import Host
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
-from tightship_platform.results.run_account import (
-    BUCKET_LABEL,
-    awaits_account,
-    has_no_trace,
-    largest_loss,
-    listed_account,
-)
+from tightship_platform.results.workflow import Workflow
 from tightship_platform.settings import load_settings
-from tightship_platform.units import format_frac, format_ns, plural
-from tightship_platform.vocabulary import Bucket, CaptureState, RunState
+from tightship_platform.units import plural
+from tightship_platform.vocabulary import CaptureState, HostState, RunState
 
 T = TypeVar("T")
+_LAUNCH = "No run yet. Launch one with: tightship run --workflow NAME -- python train.py"
 
 
-def _ask(kind: type[T], path: str, **params: Any) -> T:
+def _ask(kind: type[T], path: str, filters: FilterTexts | None, **params: Any) -> T:
+    """What the server lists. Times without a zone are this machine's."""
+    query = {} if filters is None else filters.read(zone=None).query()
     from tightship_platform.client import ApiClient
 
     with ApiClient(load_settings()) as api:
-        return decode(kind, api.get(path, params), path.removeprefix("/"))
+        return decode(kind, api.get(path, query | params), path.removeprefix("/"))
 
 
-def _in_pages(what: str, most: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """`--limit` and `--after` of a list; all of it by asking again after the last one."""
+def _tables() -> ModuleType:
+    """What draws them, which is slow to import."""
+    from tightship_platform.commands import list_tables
 
-    def declare(command: Callable[..., None]) -> Callable[..., None]:
-        after = click.option("--after", metavar=what, help="Begin after this one: the last one of an earlier list.")
-        bounds = click.IntRange(1, 10_000)
-        limit = click.option("--limit", type=bounds, default=most, show_default=True, help="Maximum number to list.")
-        return limit(after(command))
-
-    return declare
+    return list_tables
 
 
 @click.group(invoke_without_command=True)
-@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--state", type=click.Choice([state.value for state in RunState]), help="Only runs in this state.")
-@_in_pages("RUN", 200)
-@json_option(Run)
+@filtered("started", RunState)
+@in_pages("RUN", 200)
+@in_forms(Run)
 @click.pass_context
-def runs(
-    context: click.Context, workflow: str | None, state: str | None, limit: int, after: str | None, as_json: bool
-) -> None:
-    """List runs, newest first."""
+def runs(context: click.Context, filters: FilterTexts, limit: int, after: str | None, form: ListForm) -> None:
+    """List runs, newest first.
+
+    \b
+    tightship runs --since 1d --state failed --label lr=3e-4
+    tightship runs --commit 5eed1e --host gpu17 --format csv
+    """
     if context.invoked_subcommand is not None:
         return
-    items = _ask(list[Run], "/runs", workflow=workflow, state=state, limit=limit, after=after)
-    if as_json:
-        print_json(items)
-        return
-    from tightship_platform.commands.terminal import Column, clock, print_table
-
-    print_table(
-        [
-            Column("RUN", whole=True),
-            Column("WORKFLOW"),
-            Column("TEAM", spare=True),
-            Column("STATE"),
-            Column("STARTED", spare=True),
-            Column("TOOK", right=True, spare=True),
-            Column("STEPS", right=True, spare=True),
-            Column("DEVICE TIME", right=True),
-            Column("PRODUCTIVE", right=True),
-            Column("LARGEST LOSS"),
-        ],
-        [
-            (
-                item.run,
-                item.workflow,
-                item.team or "–",
-                _state(item),
-                clock(item.start_ns),
-                format_ns(None if item.end_ns is None else item.end_ns - item.start_ns),
-                "–" if item.steps is None or awaits_account(item) else item.steps,
-                _device_time(item),
-                _productive(item),
-                _largest_loss(item),
-            )
-            for item in items
-        ],
-        empty=(
-            "No such run. See all of them with: tightship runs"
-            if workflow or state
-            else _nothing(after, "No run yet. Launch one with: tightship run --workflow NAME -- python train.py")
-        ),
+    form.show(
+        lambda: _ask(list[Run], "/runs", filters, limit=limit, after=after),
+        lambda items: _tables().runs(items),
+        lambda: _nothing("runs", filters, after, _LAUNCH),
     )
 
 
 runs.add_command(delete)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--run", metavar="RUN", help="Only captures of this run.")
-@_in_pages("CAPTURE", 200)
-@json_option(Capture)
-def captures(run: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List captures (requests for a trace of a running job), newest first."""
-    items = _ask(list[Capture], "/captures", run=run, limit=limit, after=after)
-    if as_json:
-        print_json(items)
-        return
-    from tightship_platform.commands.terminal import Column, clock, print_table
+@filtered("was requested", CaptureState)
+@in_pages("CAPTURE", 200)
+@in_forms(Capture)
+@click.pass_context
+def captures(
+    context: click.Context, run: str | None, filters: FilterTexts, limit: int, after: str | None, form: ListForm
+) -> None:
+    """List captures (requests for a trace of a running job), newest first.
 
-    print_table(
-        [
-            Column("CAPTURE", whole=True),
-            Column("RUN", whole=True),
-            Column("WORKFLOW"),
-            Column("STATE"),
-            Column("REQUESTED", spare=True),
-            Column("BY", spare=True),
-            Column("TRACES", right=True, spare=True),
-            Column("LATENCY", right=True, spare=True),
-            Column("REASON", prose=True),
-        ],
-        [
-            (
-                item.capture,
-                item.run,
-                item.workflow,
-                item.state,
-                clock(item.requested_ns),
-                item.requested_by,
-                f"{len(item.ranks)}/{len(item.expected)}" if item.expected else len(item.ranks),
-                "–" if item.latency_s is None else f"{item.latency_s:.1f} s",
-                item.reason or item.passes_reason or "",
-            )
-            for item in items
-        ],
-        empty=_nothing(after, "No capture yet. Ask for one of a running job with: tightship profile WORKFLOW"),
+    \b
+    tightship captures --since 2h --state failed
+    """
+    if context.invoked_subcommand is not None:
+        return
+    at_all = "No capture yet. Ask for one of a running job with: tightship profile WORKFLOW"
+    form.show(
+        lambda: _ask(list[Capture], "/captures", filters, run=run, limit=limit, after=after),
+        lambda items: _tables().captures(items),
+        lambda: _nothing("captures", filters, after, at_all),
     )
+
+
+captures.add_command(cancel)
 
 
 @click.command()
 @click.option("--run", metavar="RUN", help="Only findings of this run.")
-@click.option("--workflow", metavar="NAME", help="Only findings of this workflow.")
-@_in_pages("FINDING", 1000)
-@json_option(Finding)
-def findings(run: str | None, workflow: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List findings, the largest saving first: what wastes device time, where, and what to change."""
-    items = _ask(list[Finding], "/findings", run=run, workflow=workflow, limit=limit, after=after)
-    if as_json:
-        print_json(items)
-        return
-    from tightship_platform.commands.terminal import Column, print_table
+@filtered("was found", RunState, state_of=", of the run")
+@in_pages("FINDING", 1000)
+@click.option("--brief", is_flag=True, help="Leave the evidence out of JSON and CSV.")
+@in_forms(Finding)
+def findings(run: str | None, filters: FilterTexts, limit: int, after: str | None, brief: bool, form: ListForm) -> None:
+    """List findings, the largest saving first: what wastes device time, where, and what to change.
 
-    print_table(
-        [
-            Column("RULE", whole=True),
-            Column("WORKFLOW"),
-            Column("RUN", whole=True, spare=True),
-            Column("RANK", right=True, spare=True),
-            Column("WHERE"),
-            Column("SAVES", right=True),
-            Column("SHARE", right=True, spare=True),
-            Column("FIX", prose=True),
-        ],
-        [
-            (
-                item.rule,
-                item.workflow,
-                item.run,
-                "–" if item.rank is None else item.rank,
-                item.where or "–",
-                _saving(item.saving),
-                format_frac(item.saving.share_frac),
-                item.fix,
-            )
-            for item in items
-        ],
-        empty="" if items else _nothing(after, "") or _no_finding(run, workflow),
+    \b
+    tightship findings --rule starved-input --since 7d --team vision
+    """
+    form.show(
+        lambda: _ask(list[Finding], "/findings", filters, run=run, limit=limit, after=after),
+        lambda items: _tables().findings(items),
+        lambda: _no_finding(run, filters, after),
+        without=("evidence",) if brief else (),
     )
 
 
 @click.command()
-@_in_pages("OPPORTUNITY", 1000)
-@json_option(Opportunity)
-def opportunities(limit: int, after: str | None, as_json: bool) -> None:
+@in_pages("OPPORTUNITY", 1000)
+@in_forms(Opportunity)
+def opportunities(limit: int, after: str | None, form: ListForm) -> None:
     """List opportunities: what to do first, and how much device time it would recover."""
-    items = _ask(list[Opportunity], "/opportunities", limit=limit, after=after)
-    if as_json:
-        print_json(items)
-        return
-    from tightship_platform.commands.terminal import Column, print_table
-
-    print_table(
-        [
-            Column("#", right=True),
-            Column("WORKFLOW"),
-            Column("WHAT"),
-            Column("FREES", right=True),
-            Column("LOW–HIGH", right=True),
-            Column("OF", right=True, spare=True),
-            Column("METHOD"),
-            Column("STATE", spare=True),
-            Column("FIX", prose=True),
-        ],
-        [
-            (
-                item.position,
-                item.workflow,
-                " + ".join(item.rules),
-                format_ns(item.recoverable_device_ns),
-                "–" if item.low_ns is None else f"{format_ns(item.low_ns)} – {format_ns(item.high_ns)}",
-                format_ns(item.device_ns),
-                item.method or "–",
-                item.state,
-                item.fix,
-            )
-            for item in items
-        ],
-        empty=_nothing(after, "No opportunity. They follow from findings; see: tightship findings"),
+    at_all = "No opportunity. They follow from findings; see: tightship findings"
+    form.show(
+        lambda: _ask(list[Opportunity], "/opportunities", None, limit=limit, after=after),
+        lambda items: _tables().opportunities(items),
+        lambda: _nothing("opportunities", None, after, at_all),
     )
 
 
-def _nothing(after: str | None, at_all: str) -> str:
-    return at_all if after is None else f"Nothing comes after {after}."
+@click.command()
+@filtered("was heard of", HostState)
+@in_pages("HOST", 200)
+@in_forms(Host)
+def hosts(filters: FilterTexts, limit: int, after: str | None, form: ListForm) -> None:
+    """List hosts by name, with their devices and what their agents see.
+
+    \b
+    tightship hosts --state silent
+    """
+    form.show(
+        lambda: _ask(list[Host], "/hosts", filters, limit=limit, after=after),
+        lambda items: _tables().hosts(items),
+        lambda: _nothing("hosts", filters, after, "No host has reported. On each one run: tightship agent"),
+    )
 
 
-def _state(item: Run) -> str:
-    code = item.exit_code
-    return f"{item.state} ({code})" if code else str(item.state)
+@click.command()
+@filtered("started last", RunState, state_of=": some run of theirs is")
+@in_pages("WORKFLOW", 1000)
+@in_forms(Workflow)
+def workflows(filters: FilterTexts, limit: int, after: str | None, form: ListForm) -> None:
+    """List workflows (recurring work: all runs of one name), the one that started last first.
+
+    \b
+    tightship workflows --state running --team vision
+    """
+    form.show(
+        lambda: _ask(list[Workflow], "/workflows", filters, limit=limit, after=after),
+        lambda items: _tables().workflows(items),
+        lambda: _nothing("workflows", filters, after, _LAUNCH),
+    )
 
 
-def _device_time(item: Run) -> str:
-    # What is counted of a live run lags behind its life.
-    counted = format_ns(item.device_ns)
-    is_partial = item.account and (item.state == RunState.RUNNING or awaits_account(item))
-    return f"{counted} so far" if is_partial else counted
+def _nothing(name: str, filters: FilterTexts | None, after: str | None, at_all: str) -> str:
+    if after is not None:
+        return f"Nothing comes after {after}."
+    return at_all if filters in (None, FilterTexts()) else f"Nothing matches. See all of them with: tightship {name}"
 
 
-def _productive(item: Run) -> str:
-    account = listed_account(item)
-    if account is None or has_no_trace(account):
-        return "–"
-    return format_frac(account.get(Bucket.PRODUCTIVE, 0) / item.device_ns)
-
-
-def _largest_loss(item: Run) -> str:
-    account = listed_account(item)
-    if account is None:
-        return "–"
-    bucket, loss_ns = largest_loss(account)
-    return f"{format_frac(loss_ns / item.device_ns)} {BUCKET_LABEL[bucket]}" if loss_ns else "none"
-
-
-def _no_finding(run: str | None, workflow: str | None) -> str:
-    captures = _ask(list[Capture], "/captures", run=run, workflow=workflow, limit=10_000)
+def _no_finding(run: str | None, filters: FilterTexts, after: str | None) -> str:
+    about_runs = replace(filters, rule=None, since=None, until=None, state=None)
+    if after is not None or filters != about_runs:
+        return _nothing("findings", filters, after, "")
+    captures = _ask(list[Capture], "/captures", filters, run=run, limit=MOST)
     analyzed = [capture for capture in captures if capture.state == CaptureState.ANALYZED]
     traces = sum(rank.error is None for capture in analyzed for rank in capture.ranks)
     if traces:
         return f"No finding: {plural(traces, 'trace')} analyzed, and no rule found anything to change."
-    target = shlex.quote(run or workflow or "WORKFLOW")
+    target = shlex.quote(run or filters.workflow or "WORKFLOW")
     return f"No finding, as no trace was analyzed yet; ask for one of a running job with: tightship profile {target}"
-
-
-def _saving(saving: FindingSaving) -> str:
-    if saving.value is None:
-        return "–"
-    per = saving.unit.removeprefix("ns")  # /step, /recording, or nothing
-    return f"{format_ns(saving.value)}{per} ({saving.method})"

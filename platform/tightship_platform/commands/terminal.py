@@ -15,7 +15,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tightship_platform.units import NS_PER_S
+from tightship_platform.text import printable
+from tightship_platform.units import NS_PER_S, utc_offset
+from tightship_platform.vocabulary import CaptureState, HostState, OpportunityState, RunState
 
 TEXT_WIDTH = 120
 """Width of prose and bars where the output is no terminal."""
@@ -37,23 +39,38 @@ class Column:
     """Numbers stand to the right."""
     whole: bool = False
     """Never shortened: what the next command takes as its argument."""
-    spare: bool = False
-    """Left out, the last one first, where the terminal is too narrow for all."""
+    spare: int = 0
+    """Left out where the terminal is too narrow for all: the highest first, of equal ones the last; 0 never."""
     prose: bool = False
     """A sentence: stands below its row on a terminal."""
+    state: bool = False
+    """A state in words, which is never shortened, and has a colour on a terminal that shows any."""
 
 
-def printable(text: object) -> str:
-    """The text with everything that could steer a terminal made visible."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+@dataclass(frozen=True)
+class Listed:
+    """A list as a table."""
+
+    columns: Sequence[Column]
+    rows: Iterable[Sequence[object]]
+
+
+STATE_STYLES: dict[str, str] = {
+    **dict.fromkeys((RunState.RUNNING, CaptureState.RECORDING, OpportunityState.APPLIED), "cyan"),
+    **dict.fromkeys((RunState.FINISHED, CaptureState.ANALYZED, OpportunityState.VERIFIED, HostState.ALIVE), "green"),
+    **dict.fromkeys((RunState.FAILED, CaptureState.FAILED, OpportunityState.REFUTED), "red"),
+    **dict.fromkeys((RunState.LOST, CaptureState.EXPIRED, HostState.SILENT), "yellow"),
+}
+"""State → its colour, named as terminals name theirs, so that it suits light and dark ones; others have none."""
 
 
 def clock(ns: int | None) -> str:
-    """A moment in the user's time zone; '–' when there is none or no calendar has it."""
+    """A moment in the user's time zone, with its offset; '–' when there is none or no calendar has it."""
     if ns is None:
         return "–"
     try:
-        return datetime.fromtimestamp(ns / NS_PER_S).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        at = datetime.fromtimestamp(ns / NS_PER_S).astimezone()
+        return f"{at:%Y-%m-%d %H:%M:%S} {utc_offset(at)}"
     except (OverflowError, ValueError, OSError):
         return f"{ns} ns"
 
@@ -83,11 +100,12 @@ def print_table(
     below = [i for i, column in enumerate(columns) if column.prose and out.is_terminal]
     widths = [max(cell_len(cells[i]) for cells in [[c.name for c in columns], *shown]) for i in range(len(columns))]
     kept = [i for i in range(len(columns)) if i not in below]
-    for i in [i for i in reversed(kept) if columns[i].spare]:
+    for i in sorted((i for i in kept if columns[i].spare), key=lambda i: (-columns[i].spare, -i)):
         if sum(widths[k] + GAP for k in kept) - GAP > out.width:
             kept.remove(i)
+    flexible = [i for i in kept if not columns[i].whole and not columns[i].state]
     while sum(widths[k] + GAP for k in kept) - GAP > out.width:
-        widest = max((k for k in kept if not columns[k].whole), key=lambda k: widths[k], default=None)
+        widest = max(flexible, key=lambda k: widths[k], default=None)
         if widest is None or widths[widest] <= LEAST:
             break
         widths[widest] -= 1
@@ -96,7 +114,7 @@ def print_table(
         style: Literal["right", "left"] = "right" if columns[i].right else "left"
         table.add_column(Text(columns[i].name), justify=style, no_wrap=True, overflow="ellipsis", width=widths[i])
     for row in shown:
-        table.add_row(*(Text(row[i]) for i in kept))
+        table.add_row(*(Text(row[i], style=_style(columns[i], row[i])) for i in kept))
     room = out.options.update(width=max(out.width, sum(widths[k] + GAP for k in kept)))
     rendered = out.render_lines(table, room, pad=False)
     lines = [Text.assemble(*((part.text, part.style or "") for part in line)) for line in rendered]
@@ -107,3 +125,7 @@ def print_table(
         out.print(line, soft_wrap=True)
         for sentence in (row[i] for i in below if row[i]):
             out.print(Padding(Text(sentence, style="dim"), (0, 0, 0, 4)))
+
+
+def _style(column: Column, text: str) -> str:
+    return STATE_STYLES.get(text.partition(" ")[0], "") if column.state else ""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.commands.direct import database_session
+from tightship_platform.commands.list_form import ListForm, in_forms
 from tightship_platform.errors import Conflict
 from tightship_platform.results.token import BrowserSession, Token, UserTeam
 from tightship_platform.settings import load_settings
 from tightship_platform.units import parse_duration_ns, plural
 from tightship_platform.vocabulary import Scope
+
+if TYPE_CHECKING:
+    from tightship_platform.commands.terminal import Listed
 
 
 def _expires(default: str) -> Callable[[Any], Any]:
@@ -59,12 +63,9 @@ def create(
     name: str, scopes: tuple[str, ...], host: str | None, user: str | None, team: str | None, expires: str | None
 ) -> None:
     """Create a token called NAME and print it once; only its hash is stored."""
-    settings = load_settings()
     from tightship_platform.api import auth
-    from tightship_platform.database import engine
 
-    engine.upgrade(settings)
-    with engine.open_database(settings) as opened, opened.session() as session:
+    with database_session(upgraded=True) as session:
         made = auth.create_token(
             session,
             name,
@@ -109,12 +110,9 @@ def enrol(host: str, team: str | None, expires: str) -> None:
 
     A token that the host got by an earlier word is refused from now on.
     """
-    settings = load_settings()
     from tightship_platform.api.enrolment import make_word
-    from tightship_platform.database import engine
 
-    engine.upgrade(settings)
-    with engine.open_database(settings) as opened, opened.session() as session:
+    with database_session(upgraded=True) as session:
         word = make_word(session, host, team=team, lifetime_ns=parse_duration_ns(expires))
     click.echo(word)
 
@@ -127,67 +125,66 @@ def team(user: str, team: str | None) -> None:
 
     It holds for runs that are reported from now on by tokens without a team.
     """
-    settings = load_settings()
     from tightship_platform.api import user_teams
-    from tightship_platform.database import engine
 
-    engine.upgrade(settings)
-    with engine.open_database(settings) as opened, opened.session() as session:
+    with database_session(upgraded=True) as session:
         user_teams.set_team(session, user, team)
 
 
 @token.command()
-@json_option(UserTeam)
-def teams(as_json: bool) -> None:
+@in_forms(UserTeam)
+def teams(form: ListForm) -> None:
     """List the users who are of a team by `tightship token team`."""
-    settings = load_settings()
     from tightship_platform.api import user_teams
-    from tightship_platform.database import engine
 
-    with engine.open_database(settings) as opened, opened.session() as session:
-        rows = user_teams.list_teams(session)
-    if as_json:
-        print_json(rows)
-        return
-    from tightship_platform.commands.terminal import Column, print_table
+    def read() -> list[UserTeam]:
+        with database_session() as session:
+            return user_teams.list_teams(session)
 
-    print_table(
-        [Column("USER"), Column("TEAM")],
-        [(row.user, row.team) for row in rows],
-        empty="No user is of a team. Say so with: tightship token team USER TEAM",
-    )
+    def table(rows: list[UserTeam]) -> Listed:
+        from tightship_platform.commands.terminal import Column, Listed
+
+        return Listed([Column("USER"), Column("TEAM")], [(row.user, row.team) for row in rows])
+
+    form.show(read, table, lambda: "No user is of a team. Say so with: tightship token team USER TEAM")
 
 
 @token.command("list")
-@json_option(Token)
-def list_(as_json: bool) -> None:
+@in_forms(Token)
+def list_(form: ListForm) -> None:
     """List all tokens by name; the tokens themselves are not stored."""
-    settings = load_settings()
     from tightship_platform.api import auth
-    from tightship_platform.database import engine
 
-    with engine.open_database(settings) as opened, opened.session() as session:
-        tokens = auth.list_tokens(session)
-    if as_json:
-        print_json(tokens)
-        return
-    from tightship_platform.commands.terminal import Column, clock, print_table
+    def read() -> list[Token]:
+        with database_session() as session:
+            return auth.list_tokens(session)
 
-    print_table(
-        [Column("NAME"), Column("SCOPES"), Column("FOR"), Column("CREATED"), Column("LAST USED"), Column("STATE")],
-        [
-            (
-                row.name,
-                " ".join(row.scopes),
-                " ".join(f"{what}={value}" for what, value in _bounds(row) if value is not None) or "all",
-                clock(row.created_ns),
-                clock(row.last_used_ns),
-                _state(row),
-            )
-            for row in tokens
-        ],
-        empty="No token exists. Make one with: tightship token create NAME --scope read",
-    )
+    form.show(read, _tokens, lambda: "No token exists. Make one with: tightship token create NAME --scope read")
+
+
+def _tokens(tokens: list[Token]) -> Listed:
+    from tightship_platform.commands.terminal import Column, Listed, clock
+
+    columns = [
+        Column("NAME"),
+        Column("SCOPES"),
+        Column("FOR"),
+        Column("CREATED", spare=2),
+        Column("LAST USED", spare=1),
+        Column("STATE", state=True),
+    ]
+    rows = [
+        (
+            row.name,
+            " ".join(row.scopes),
+            " ".join(f"{what}={value}" for what, value in _bounds(row) if value is not None) or "all",
+            clock(row.created_ns),
+            clock(row.last_used_ns),
+            _state(row),
+        )
+        for row in tokens
+    ]
+    return Listed(columns, rows)
 
 
 def _bounds(row: Token) -> tuple[tuple[str, str | None], ...]:
@@ -212,11 +209,9 @@ def _state(row: Token) -> str:
 @_expires("By default after as long as the old one had.")
 def rotate(name: str, expires: str | None) -> None:
     """Replace the token called NAME and print the new one; the old one is refused from the next request on."""
-    settings = load_settings()
     from tightship_platform.api import auth
-    from tightship_platform.database import engine
 
-    with engine.open_database(settings) as opened, opened.session() as session:
+    with database_session() as session:
         made = auth.rotate_token(session, name, lifetime_ns=_lifetime_ns(expires))
     click.echo(made)
 
@@ -225,38 +220,36 @@ def rotate(name: str, expires: str | None) -> None:
 @click.argument("name")
 def revoke(name: str) -> None:
     """Revoke the token called NAME, effective with the next request."""
-    settings = load_settings()
     from tightship_platform.api import auth
-    from tightship_platform.database import engine
 
-    with engine.open_database(settings) as opened, opened.session() as session:
+    with database_session() as session:
         auth.revoke_token(session, name)
     click.echo(f"Token {name!r} is revoked.")
 
 
 @token.command()
-@json_option(BrowserSession)
-def sessions(as_json: bool) -> None:
+@in_forms(BrowserSession)
+def sessions(form: ListForm) -> None:
     """List the people who are logged in by single sign-on, newest first."""
-    settings = load_settings()
     from tightship_platform.api.browser_sessions import list_sessions
-    from tightship_platform.database import engine
 
-    with engine.open_database(settings) as opened, opened.session() as session:
-        rows = list_sessions(session)
-    if as_json:
-        print_json(rows)
-        return
-    from tightship_platform.commands.terminal import Column, clock, print_table
+    def read() -> list[BrowserSession]:
+        with database_session() as session:
+            return list_sessions(session)
 
-    print_table(
-        [Column("NAME"), Column("SCOPES"), Column("TEAM"), Column("BEGUN"), Column("EXPIRES")],
-        [
-            (row.name, " ".join(row.scopes), row.team or "all", clock(row.begun_ns), clock(row.expires_ns))
-            for row in rows
-        ],
-        empty="Nobody is logged in by single sign-on.",
-    )
+    def table(rows: list[BrowserSession]) -> Listed:
+        from tightship_platform.commands.terminal import Column, Listed, clock
+
+        columns = [Column("NAME"), Column("SCOPES"), Column("TEAM"), Column("BEGUN", spare=1), Column("EXPIRES")]
+        return Listed(
+            columns,
+            [
+                (row.name, " ".join(row.scopes), row.team or "all", clock(row.begun_ns), clock(row.expires_ns))
+                for row in rows
+            ],
+        )
+
+    form.show(read, table, lambda: "Nobody is logged in by single sign-on.")
 
 
 @token.command()
@@ -266,10 +259,8 @@ def logout(name: str) -> None:
 
     They can log in again as long as the provider lets them.
     """
-    settings = load_settings()
     from tightship_platform.api.browser_sessions import end_sessions
-    from tightship_platform.database import engine
 
-    with engine.open_database(settings) as opened, opened.session() as session:
+    with database_session() as session:
         ended = end_sessions(session, name)
     click.echo(f"{name!r} is logged out of {plural(ended, 'session')}.")

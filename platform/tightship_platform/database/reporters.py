@@ -48,14 +48,22 @@ def require_host(session: Session, reporter: Reporter, host: str) -> None:
 
     :raises Forbidden: the token is another host's, or the host another token's.
     """
+    if not _speaks_for_all(reporter, host):
+        _require_owner(session, reporter, host, session.scalar(select(Host.reported_by).where(Host.name == host)))
+
+
+def _speaks_for_all(reporter: Reporter, host: str) -> bool:
+    """Whether the reporter may speak for the host, whoever has reported it."""
     if reporter.host is not None and reporter.host != host:
         raise Forbidden(
             f"Token {reporter.name!r} is of host {reporter.host!r} and cannot report for {host!r}; "
             "make one for that host (`tightship token create NAME --scope ingest --host …`)"
         )
-    if reporter.is_admin or reporter.host == host:
-        return
-    first = session.scalar(select(Host.reported_by).where(Host.name == host))
+    return reporter.is_admin or reporter.host == host
+
+
+def _require_owner(session: Session, reporter: Reporter, host: str, first: str | None) -> None:
+    """:param first: the token that the host belongs to, if it is active."""
     if first == reporter.name:
         return
     active = Token.revoked_ns.is_(None), or_(Token.expires_ns.is_(None), Token.expires_ns > now_ns())
@@ -73,9 +81,12 @@ def put_host(session: Session, name: str, seen_ns: int, reporter: Reporter = ANY
 
     :raises Forbidden: the reporter may not speak for this host, or has reported too many others.
     """
-    require_host(session, reporter, name)
+    speaks_for_all = _speaks_for_all(reporter, name)
+    found = select(Host.id, Host.reported_by, Host.last_seen_ns).where(Host.name == name)
+    host = session.execute(found).one_or_none()
+    if not speaks_for_all:
+        _require_owner(session, reporter, name, None if host is None else host.reported_by)
     reported_by = None if reporter.is_admin else reporter.name
-    host = session.execute(select(Host.id, Host.reported_by).where(Host.name == name)).one_or_none()
     if host is None or (reported_by is not None and host.reported_by != reported_by):
         _require_room(session, reporter)
     if host is None:
@@ -88,11 +99,16 @@ def put_host(session: Session, name: str, seen_ns: int, reporter: Reporter = ANY
             "reported_by": reported_by,
         }
         add_missing(session, Host, [row])
-    elif reported_by is not None and host.reported_by != reported_by:
+        host = session.execute(found).one()
+        if (host.reported_by, host.last_seen_ns) == (reported_by, seen_ns):
+            return int(host.id)
+        return put_host(session, name, seen_ns, reporter)  # another made it at the same moment
+    if reported_by is not None and host.reported_by != reported_by:
         _write(session, update(Host).where(Host.name == name).values(reported_by=reported_by))
-    older = Host.name == name, Host.last_seen_ns < seen_ns
+    # Also where it changes nothing: the table's lock comes before those of the samples.
+    older = Host.id == host.id, Host.last_seen_ns < seen_ns
     _write(session, update(Host).where(*older).values(last_seen_ns=seen_ns))
-    return session.scalars(select(Host.id).where(Host.name == name)).one()
+    return int(host.id)
 
 
 def _require_room(session: Session, reporter: Reporter) -> None:

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 Columns = Mapping[str, Sequence[int | float | None]]
 """Rows by column; all are of one length."""
 ROWS_AT_ONCE = 10_000
-"""Rows of one statement: a bound on its memory."""
+"""Rows of one table in one statement: a bound on its memory."""
 _ARRAYS: dict[type, str] = {BigInteger: "int8[]", Integer: "int4[]", Float: "float8[]"}
 
 
@@ -41,16 +41,16 @@ def add_missing(session: Session, model: type[Base], rows: Sequence[Mapping[str,
         session.execute(insert_into(session, model).on_conflict_do_nothing(), list(rows))
 
 
-def add_samples(session: Session, model: type[Base], rows: Sequence[Row]) -> None:
-    """As `add_missing`, for many rows that all have the same columns."""
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        some = rows[first : first + ROWS_AT_ONCE]
-        add_columns(session, model, {name: [row[name] for row in some] for name in some[0]})
+def add_samples(session: Session, tables: Mapping[type[Base], Sequence[Row]]) -> None:
+    """As `add_missing`, for many rows of tables none of which refers to another; those of one have the same columns."""
+    for first in range(0, max(map(len, tables.values()), default=0), ROWS_AT_ONCE):
+        parts = {model: rows[first : first + ROWS_AT_ONCE] for model, rows in tables.items()}
+        add_together(session, {model: as_columns(rows) for model, rows in parts.items() if rows})
 
 
-def add_columns(session: Session, model: type[Base], columns: Columns) -> None:
-    """As `add_missing`, of rows given by column."""
-    add_together(session, {model: columns})
+def as_columns(rows: Sequence[Row]) -> Columns:
+    """Rows, which all have the columns of the first, by column."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def add_together(session: Session, tables: Mapping[type[Base], Columns]) -> None:

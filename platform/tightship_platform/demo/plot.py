@@ -16,12 +16,13 @@ import sysconfig
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from tightship_platform.client import ApiClient
 from tightship_platform.demo.report import print_report
@@ -42,9 +43,6 @@ MARKER = ".tightship-demo"
 CAPTURE_NS = 2_000_000_000
 WARM_STEPS = 5
 """Steps that a job must have made before it is captured, so that the trace shows steady state …"""
-PACE_S = 12.0
-"""… and time that it must have trained: recording slows Python down, and the step counter's ten-second buckets before
-the capture say by how much."""
 REPORT_WIDTH = 140
 """Of the table where the output is no terminal."""
 SETTLE_S = 180.0
@@ -60,6 +58,20 @@ class Job:
     team: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Which jobs, and for how long."""
+
+    jobs: tuple[Job, ...]
+    modules: tuple[str, ...]
+    """What they import."""
+    seconds: int
+    """Training time of each."""
+    pace_s: float
+    """Time that a job must have trained before it is captured: recording slows Python down, and the step counter's
+    ten-second buckets before the capture say by how much."""
+
+
 JOBS = (
     Job(workflow="tiny-gpt", script="tiny_gpt.py", team="language"),
     Job(workflow="digits-classifier", script="digits_classifier.py", team="vision"),
@@ -68,13 +80,21 @@ JOBS = (
 )
 
 
-def run_demo(*, home: Path | None, port: int | None, seconds: int, leave: bool, as_json: bool) -> None:
+WHOLE = Plot(jobs=JOBS, modules=("torch", "sklearn"), seconds=40, pace_s=12.0)
+QUICK = Plot(jobs=JOBS[2:3], modules=("torch",), seconds=20, pace_s=4.0)
+
+
+def run_demo(
+    *, home: Path | None, port: int | None, quick: bool, seconds: int | None, leave: bool, as_json: bool
+) -> None:
     """Run the demo from an empty folder to the ranked table.
 
     :raises TightshipError: something that it needs is missing or did not happen in time.
     """
     examples = _find_examples()
-    for module in ("torch", "sklearn"):
+    plot = QUICK if quick else WHOLE
+    plot = plot if seconds is None else replace(plot, seconds=seconds)
+    for module in plot.modules:
         if find_spec(module) is None:
             raise TightshipError(f"The demo trains real jobs and needs {module}; pip install 'tightship[server,demo]'")
     base = load_settings()
@@ -96,11 +116,12 @@ def run_demo(*, home: Path | None, port: int | None, seconds: int, leave: bool, 
                 TextColumn("{task.fields[stage]}"),
                 console=console,
             ) as progress:
-                bars = {job: progress.add_task(job.workflow, total=None, start=False, stage="waits") for job in JOBS}
+                bars = [progress.add_task(job.workflow, total=None, start=False, stage="waits") for job in plot.jobs]
                 captures = [
-                    _train(job, examples, settings, seconds, api, platform, progress, bars[job]) for job in JOBS
+                    _train(job, examples, settings, plot, api, platform, progress, bar)
+                    for job, bar in zip(plot.jobs, bars, strict=True)
                 ]
-                _settle(api, captures, progress, [bars[job] for job in JOBS], platform)
+                _settle(api, captures, progress, bars, platform)
             result = _collect(api)
         if as_json:
             sys.stdout.write(json.dumps(result, indent=2, default=fields_of) + "\n")
@@ -231,15 +252,15 @@ def _train(
     job: Job,
     examples: Path,
     settings: Settings,
-    seconds: int,
+    plot: Plot,
     api: ApiClient,
     platform: _Platform,
     progress: Progress,
     bar: TaskID,
 ) -> str:
-    """Run one job to its end with a capture in the middle; the key of the capture."""
+    """Run one job to its end with a capture in the middle, and say what that shows; the key of the capture."""
     command = [sys.executable, "-m", "tightship_platform.cli", "run", "--workflow", job.workflow, "--team", job.team]
-    command += ["--label", "demo=yes", "--", sys.executable, str(examples / job.script), "--seconds", str(seconds)]
+    command += ["--label", "demo=yes", "--", sys.executable, str(examples / job.script), "--seconds", str(plot.seconds)]
     env = _environment(settings)
     # One core stays free for the platform; on a small machine OpenMP's spinning threads would otherwise fight it.
     env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
@@ -248,7 +269,7 @@ def _train(
     progress.update(bar, stage="starts")
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-    capture, first_step = "", None
+    capture, first_step, is_shown = "", None, False
     try:
         while process.poll() is None:
             platform.check()
@@ -256,13 +277,15 @@ def _train(
             steps = (run.steps if run else None) or 0
             if steps and first_step is None:
                 first_step = time.monotonic()
-            warm = steps >= WARM_STEPS and first_step is not None and time.monotonic() - first_step > PACE_S
+            warm = steps >= WARM_STEPS and first_step is not None and time.monotonic() - first_step > plot.pace_s
             if run and not capture and warm:
                 params = CaptureParams(duration_ns=CAPTURE_NS)
                 answer = api.post("/captures", CaptureRequest(target=run.run, params=params))
                 capture = decode(Capture, answer).capture
             state = decode(Capture, api.get(f"/captures/{capture}")).state if capture else None
             progress.update(bar, stage=plural(steps, "step") + (f", trace {state}" if state else ""))
+            if run and state == CaptureState.ANALYZED and not is_shown:
+                is_shown = _tell(api, run, progress)
             time.sleep(0.5)
     finally:
         if process.poll() is None:
@@ -272,11 +295,19 @@ def _train(
         raise TightshipError(f"Job {job.workflow} ended with code {process.returncode}; see {log}")
     if not capture:
         raise TightshipError(
-            f"Job {job.workflow} made no {WARM_STEPS} steps in {seconds} s; try --seconds {seconds * 3}"
+            f"Job {job.workflow} made no {WARM_STEPS} steps in {plot.seconds} s; try --seconds {plot.seconds * 3}"
         )
     progress.stop_task(bar)
     progress.update(bar, stage="trained")
     return capture
+
+
+def _tell(api: ApiClient, run: Run, progress: Progress) -> bool:
+    """The verdict on a job as soon as it is there."""
+    found = decode(list[Finding], api.get("/findings", {"run": run.run}))
+    verdict = f"{found[0].title.rstrip('.')}. {found[0].fix}" if found else "nothing to change"
+    progress.console.print(Text(f"{run.workflow}: {verdict}"), soft_wrap=True)
+    return True
 
 
 def _newest_run(api: ApiClient, workflow: str) -> Run | None:

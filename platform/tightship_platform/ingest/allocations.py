@@ -10,7 +10,7 @@ The rows of one run and device never overlap, in whatever order records and hear
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from sqlalchemy import delete, insert, select
@@ -18,13 +18,16 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Allocation, Device, Rollup, Run
 from tightship_platform.samples import dirty_hours, rollups
-from tightship_platform.samples.retention import removed_days
+from tightship_platform.samples.dirty_hours import HOUR_NS
+from tightship_platform.samples.retention import day_of, removed_days
 from tightship_platform.vocabulary import DeviceKind
 from tightship_platform.wire import AllocationRecord, LiveRun
 
 Held = Mapping[int, int | None]
 """Start of each interval → its end; null: there is none yet."""
 Rows = defaultdict[tuple[int, int], list[Allocation]]
+Changed = dict[tuple[int, int], int]
+"""Run and device → start of the first hour that is rolled up already and in which the run holds it now, or no more."""
 
 
 def apply_allocations(
@@ -35,7 +38,11 @@ def apply_allocations(
     now: int,
 ) -> None:
     """Apply checked records; the runs are locked. See [Note: allocations]."""
-    rows = _rows(session, [runs[key].id for key in {record.run for record in records}])
+    if not records:
+        return
+    changed: Changed = {}
+    opened: list[Allocation] = []
+    rows = _rows(session, {runs[record.run].id for record in records})
     for record in records:
         run = runs[record.run]
         held = rows[run.id, device_ids[record.device]]
@@ -43,15 +50,20 @@ def apply_allocations(
         same = next((row for row in held if row.start_ns == record.start_ns), None)
         if same is None:
             same = _open(run, device_ids[record.device], record.start_ns, held)
-            session.add(same)
+            opened.append(same)
         if record.end_ns is not None:
             same.end_ns = _clip(run, record.start_ns, record.end_ns)
             for row in [row for row in held if row.end_ns is None and record.start_ns < row.start_ns <= record.end_ns]:
                 held.remove(row)
-                session.delete(row)
+                if row in opened:
+                    opened.remove(row)
+                else:
+                    session.delete(row)
         _part(held)
-        _note_change(session, run, device_ids[record.device], before, {row.start_ns: row.end_ns for row in held}, now)
+        _note_change(changed, run, device_ids[record.device], before, {row.start_ns: row.end_ns for row in held}, now)
     session.flush()
+    _insert(session, opened)
+    _roll_up_again(session, changed, now)
 
 
 def hold_now(
@@ -62,53 +74,79 @@ def hold_now(
     The processor is held from the run's first process on. When an accelerator was taken nobody knows yet: it counts
     from the heartbeat until the agent's record tells.
     """
-    rows = _rows(session, [run.id for run, _ in alive])
-    named = {device_ids[uuid] for _, live in alive for uuid in live.devices}
-    of_processors = select(Device.id).where(Device.id.in_(named), Device.kind == DeviceKind.CPU.value)
+    shown = [(run, live, device_ids[uuid]) for run, live in alive for uuid in live.devices]
+    rows = _rows(session, {run.id for run, _, _ in shown})
+    free = {device_id for run, _, device_id in shown if not _is_held(rows[run.id, device_id], time_ns)}
+    if not free:
+        return
+    of_processors = select(Device.id).where(Device.id.in_(free), Device.kind == DeviceKind.CPU.value)
     processors = set(session.scalars(of_processors))
     opened: list[Allocation] = []
-    for run, live in alive:
-        for device_id in sorted({device_ids[uuid] for uuid in live.devices}):
-            held = rows[run.id, device_id]
-            if any(row.end_ns is None or row.end_ns > time_ns for row in held):
-                continue
-            is_first = device_id in processors and live.since_ns and not held
-            opened.append(_open(run, device_id, live.since_ns if is_first else time_ns, held))
-            _note_change(session, run, device_id, {}, {opened[-1].start_ns: opened[-1].end_ns}, now)
-    if opened:  # in one statement, not one for each
-        columns = ("run_id", "device_id", "start_ns", "end_ns")
-        session.execute(insert(Allocation), [{name: getattr(row, name) for name in columns} for row in opened])
+    changed: Changed = {}
+    for run, live, device_id in shown:
+        held = rows[run.id, device_id]
+        if _is_held(held, time_ns):
+            continue
+        is_first = device_id in processors and live.since_ns and not held
+        opened.append(_open(run, device_id, live.since_ns if is_first else time_ns, held))
+        _note_change(changed, run, device_id, {}, {opened[-1].start_ns: opened[-1].end_ns}, now)
+    _insert(session, opened)
+    _roll_up_again(session, changed, now)
+
+
+def _insert(session: Session, rows: Sequence[Allocation]) -> None:
+    """In one statement, not one for each."""
+    columns = ("run_id", "device_id", "start_ns", "end_ns")
+    if rows:
+        session.execute(insert(Allocation), [{name: getattr(row, name) for name in columns} for row in rows])
+
+
+def _is_held(rows: Sequence[Allocation], time_ns: int) -> bool:
+    return any(row.end_ns is None or row.end_ns > time_ns for row in rows)
 
 
 def close_allocations(session: Session, run: Run, now: int) -> None:
     """The run has ended: so have its allocations."""
+    changed: Changed = {}
     for (_, device_id), held in _rows(session, [run.id]).items():
         before = {row.start_ns: row.end_ns for row in held}
         for row in held:
             row.end_ns = _clip(run, row.start_ns, row.end_ns)
-        _note_change(session, run, device_id, before, {row.start_ns: row.end_ns for row in held}, now)
+        _note_change(changed, run, device_id, before, {row.start_ns: row.end_ns for row in held}, now)
+    _roll_up_again(session, changed, now)
 
 
-def _note_change(session: Session, run: Run, device_id: int, before: Held, after: Held, now: int) -> None:
-    """Mark the hours that are rolled up already and in which the run holds the device now, or does not any more."""
-    changed = []
+def _note_change(changed: Changed, run: Run, device_id: int, before: Held, after: Held, now: int) -> None:
+    """Add what `_roll_up_again` has to know."""
     for start_ns in before.keys() | after.keys():
         old, new = _end_of(before, start_ns, now), _end_of(after, start_ns, now)
         if old != new and min(old, new) < now - rollups.FRESH_NS:
-            changed.append((min(old, new), max(old, new)))
+            first = dirty_hours.hours_of(min(old, new), max(old, new)).start
+            changed[run.id, device_id] = min(first, changed.get((run.id, device_id), first))
+
+
+def _roll_up_again(session: Session, changed: Changed, now: int) -> None:
+    """Mark the hours of devices from the first one on that has changed."""
     if not changed:
         return
-    hours = {hour for since_ns, until_ns in changed for hour in dirty_hours.hours_of(since_ns, until_ns)}
-    if removed_days(session, min(hours), now):
-        return  # what was rolled up of them is all that is left
-    of_run = Rollup.run_id == run.id, Rollup.device_id == device_id, Rollup.time_ns >= min(hours)
-    # Of an hour in which it holds the device no more, nothing would be made again.
-    session.execute(delete(Rollup).where(*of_run).execution_options(synchronize_session=False))
-    dirty_hours.mark(session, {(device_id, hour) for hour in range(min(hours), now, dirty_hours.HOUR_NS)})
+    removed = max(removed_days(session, min(changed.values()), now), default=None)
+    if removed is not None:  # what was rolled up of such days is all that is left
+        changed = {held: hour for held, hour in changed.items() if day_of(hour) > removed}
+    devices: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for (run_id, device_id), hour in changed.items():
+        devices[run_id, hour].append(device_id)
+    for (run_id, hour), device_ids in devices.items():
+        of_run = Rollup.run_id == run_id, Rollup.device_id.in_(device_ids), Rollup.time_ns >= hour
+        # Of an hour in which it holds the device no more, nothing would be made again.
+        session.execute(delete(Rollup).where(*of_run).execution_options(synchronize_session=False))
+    hours = {(device, hour) for (_, device), first in changed.items() for hour in range(first, now, HOUR_NS)}
+    dirty_hours.mark(session, hours)
 
 
-def _rows(session: Session, run_ids: Sequence[int]) -> Rows:
+def _rows(session: Session, run_ids: Collection[int]) -> Rows:
     rows: Rows = defaultdict(list)
+    if not run_ids:
+        return rows
     found = select(Allocation).where(Allocation.run_id.in_(run_ids)).order_by(Allocation.start_ns)
     for row in session.scalars(found.execution_options(populate_existing=True)).all():
         rows[row.run_id, row.device_id].append(row)

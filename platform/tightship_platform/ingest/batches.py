@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
+from tightship_platform.ingest.bounds import MAX_BUCKET_NS, RATIO, bounds_of
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
 from tightship_platform.ingest.plain import described
@@ -37,7 +39,6 @@ MAX_ROWS = 200_000
 """Rows of one batch; an agent that has more to tell sends several."""
 MAX_RUNS = 5000
 """Runs of one batch; no agent sends one of more rows."""
-MAX_BUCKET_NS = 86_400_000_000_000
 
 
 def apply_batch(
@@ -102,10 +103,10 @@ def apply_batch(
     for row in run_samples:
         row["device_id"] = device_ids[row.pop("device")]
         row["run_id"] = runs[row.pop("run")].id
-    add_samples(session, HostSample, sorted(host_samples, key=lambda row: row["time_ns"]))
-    add_samples(session, Sample, sorted(samples, key=lambda row: (row["time_ns"], row["device_id"])))
-    in_order = sorted(run_samples, key=lambda row: (row["time_ns"], row["run_id"], row["device_id"]))
-    add_samples(session, RunSample, in_order)
+    host_samples.sort(key=lambda row: row["time_ns"])
+    samples.sort(key=lambda row: (row["time_ns"], row["device_id"]))
+    run_samples.sort(key=lambda row: (row["time_ns"], row["run_id"], row["device_id"]))
+    add_samples(session, {HostSample: host_samples, Sample: samples, RunSample: run_samples})
     put_steps(session, sorted((_step_row(step, runs) for step in steps), key=lambda row: tuple(row.values())[:3]))
 
     stepped = {step.run for step in steps}
@@ -138,26 +139,30 @@ def _kept(session: Session, times: Sequence[int], keep_days: int, now: int) -> C
 
 def _row(record: Any, now: int) -> Row:
     """A sample as a row, each column checked by what its name says it is."""
-    row: Row = {}
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if field.name == "time_ns":
-            row["time_ns"] = validation.time_ns("Sample time_ns", value, now)
-        elif field.name == "device":
-            row["device"] = validation.name("Device uuid", value)
-        elif field.name == "run":
-            row["run"] = validation.key("Run", value)
-        elif value is None:
-            row[field.name] = None
-        elif field.name.endswith("_frac"):
-            row[field.name] = validation.ratio(field.name, value)
-        elif field.name == "temperature_c":
-            row[field.name] = validation.number(field.name, value, least=-273.15)
-        elif field.name in ("power_w", "cpu_cores"):
-            row[field.name] = validation.number(field.name, value)
-        else:
-            row[field.name] = validation.count(field.name, value)
+    row: Row = {"time_ns": validation.time_ns("Sample time_ns", record.time_ns, now)}
+    for name, check in _checks(record.__class__):
+        row[name] = check(getattr(record, name))
     return row
+
+
+@cache
+def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """Of each column of a sample, except its time."""
+    return tuple((one.name, _check_of(one.name)) for one in dataclasses.fields(kind) if one.name != "time_ns")
+
+
+def _check_of(name: str) -> Callable[[Any], Any]:
+    if name == "device":
+        return partial(validation.name, "Device uuid")
+    if name == "run":
+        return partial(validation.key, "Run")
+    bounds = bounds_of(name)
+    check: Callable[[Any], Any] = partial(validation.number, name, least=bounds.least)
+    if bounds is RATIO:
+        check = partial(validation.ratio, name)
+    elif bounds.is_whole:
+        check = partial(validation.count, name, least=int(bounds.least))
+    return lambda value: None if value is None else check(value)
 
 
 def _check_step(step: StepRecord, now: int) -> StepRecord:

@@ -51,7 +51,8 @@ def put_devices(
     :param mentioned: UUIDs that samples and allocations name.
     """
     described = {device.uuid: device for device in devices}
-    present = {d.uuid: d for d in session.scalars(select(Device).where(Device.host_id == host_id))}
+    columns = select(Device.uuid, Device.id, Device.kind, Device.name, Device.memory_bytes)
+    present = {row.uuid: row for row in session.execute(columns.where(Device.host_id == host_id))}
     changed = [
         {
             "host_id": host_id,
@@ -64,19 +65,20 @@ def put_devices(
         if (old := present.get(device.uuid)) is None
         or (old.kind, old.name, old.memory_bytes) != (device.kind, device.name, device.memory_bytes)
     ]
-    put(session, Device, changed, key=("host_id", "uuid"), update=("kind", "name", "memory_bytes"))
     bare = sorted({validation.name("Device uuid", uuid) for uuid in mentioned} - set(described) - set(present))
     if len(bare) + len(present) > MAX_DEVICES:
         raise Invalid("Devices of one host", len(bare) + len(present), f"at most {MAX_DEVICES}")
+    if not changed and not bare:
+        return {row.uuid: row.id for row in present.values()}
+    put(session, Device, changed, key=("host_id", "uuid"), update=("kind", "name", "memory_bytes"))
     add_missing(
         session,
         Device,
         [{"host_id": host_id, "uuid": uuid, "kind": _kind(uuid), "name": uuid, "memory_bytes": None} for uuid in bare],
     )
-    for device in present.values():
-        session.expire(device)
-    rows = session.execute(select(Device.uuid, Device.id).where(Device.host_id == host_id))
-    return {row.uuid: row.id for row in rows}
+    # Whole, so that what this session has read of them before is out of date nowhere.
+    now_there = select(Device).where(Device.host_id == host_id).execution_options(populate_existing=True)
+    return {device.uuid: device.id for device in session.scalars(now_there)}
 
 
 def _kind(uuid: str) -> str:

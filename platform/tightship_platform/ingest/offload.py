@@ -22,6 +22,7 @@ MEASURED = (
     "wait_slot_ns",
     "wait_d2h_ns",
     "update_ns",
+    "in_one_pass",
     "h2d_bytes",
     "d2h_bytes",
 )

@@ -14,12 +14,13 @@ way of storing a host's samples locks the host, so no two transactions store the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any
 
-from msgspec import Struct, structs
 from sqlalchemy import bindparam, case, func, select, update
 from sqlalchemy.orm import Session
 
@@ -28,17 +29,7 @@ from tightship_platform.database.models import Host, HostSample, Run, RunSample,
 from tightship_platform.database.round_trips import read
 from tightship_platform.database.upsert import add_together
 from tightship_platform.ingest.known import KnownHost
-from tightship_platform.ingest.plain import (
-    PlainBatch,
-    PlainHeartbeat,
-    PlainHostSample,
-    PlainRunSample,
-    PlainSample,
-    PlainStep,
-    described,
-    stated_of_host,
-    stated_of_run,
-)
+from tightship_platform.ingest.plain import described, stated_of_host, stated_of_run, values_of
 from tightship_platform.ingest.steps import put_new_steps
 from tightship_platform.samples import dirty_hours
 from tightship_platform.samples.dirty_hours import HOUR_NS
@@ -47,7 +38,16 @@ from tightship_platform.samples.rollups import FRESH_NS
 from tightship_platform.units import NS_PER_S
 from tightship_platform.validation import COUNT_MAX
 from tightship_platform.vocabulary import RunState
-from tightship_platform.wire import BatchReceived, HeartbeatReceived
+from tightship_platform.wire import (
+    Batch,
+    BatchReceived,
+    DeviceSample,
+    Heartbeat,
+    HeartbeatReceived,
+    HostSampleRecord,
+    RunSampleRecord,
+    StepRecord,
+)
 
 SEEN_EVERY_NS = 10 * NS_PER_S
 """A batch writes when its host and runs were seen no more often than this: heartbeats do."""
@@ -105,7 +105,7 @@ class Delivery:
                 of_run[run_id].seen_ns = max(of_run[run_id].seen_ns, sighting.at_ns)
 
 
-def plain_heartbeat(beat: PlainHeartbeat, known: KnownHost, now: int) -> Delivery | None:
+def plain_heartbeat(beat: Heartbeat, known: KnownHost, now: int) -> Delivery | None:
     """The heartbeat as it is stored; None: it has to go the long way."""
     if (
         beat.time_ns > now + FRESH_NS
@@ -125,7 +125,7 @@ def plain_heartbeat(beat: PlainHeartbeat, known: KnownHost, now: int) -> Deliver
     return Delivery(known=known, answer=HeartbeatReceived(), seen_ns=now, is_due=True, runs=runs, info=info)
 
 
-def plain_batch(batch: PlainBatch, known: KnownHost, now: int) -> Delivery | None:
+def plain_batch(batch: Batch, known: KnownHost, now: int) -> Delivery | None:
     """The batch as it is stored; None: it has to go the long way."""
     samples, host_samples, run_samples, steps = batch.samples, batch.host_samples, batch.run_samples, batch.steps
     sampled = [one.time_ns for part in (samples, host_samples, run_samples) for one in part]
@@ -160,12 +160,12 @@ def plain_batch(batch: PlainBatch, known: KnownHost, now: int) -> Delivery | Non
             for key, at_ns in last.items()
         },
         sampled_ns=max(sampled, default=None),
-        samples=[structs.astuple(one) for one in samples],
+        samples=[values_of(one) for one in samples],
         device_ids=device_ids,
-        host_samples=[structs.astuple(one) for one in host_samples],
-        run_samples=[structs.astuple(one) for one in run_samples],
+        host_samples=[values_of(one) for one in host_samples],
+        run_samples=[values_of(one) for one in run_samples],
         used=used,
-        steps=[structs.astuple(one) for one in steps],
+        steps=[values_of(one) for one in steps],
         step_runs=[known.runs[one.run].run_id for one in steps],
     )
     if min(times) < now - FRESH_NS:
@@ -174,7 +174,7 @@ def plain_batch(batch: PlainBatch, known: KnownHost, now: int) -> Delivery | Non
     return delivery
 
 
-def _last_seen(batch: PlainBatch, known: KnownHost) -> dict[str, int] | None:
+def _last_seen(batch: Batch, known: KnownHost) -> dict[str, int] | None:
     """The last time at which the batch shows each of its runs alive; None: a run or an allocation is new."""
     last: dict[str, int] = {}
     for sample in batch.run_samples:
@@ -323,15 +323,15 @@ def _add(session: Session, deliveries: Sequence[Delivery]) -> None:
     add_together(
         session,
         {
-            HostSample: _columns(PlainHostSample, deliveries, lambda one: one.host_samples, host_id=host_ids),
+            HostSample: _columns(HostSampleRecord, deliveries, lambda one: one.host_samples, host_id=host_ids),
             Sample: _columns(
-                PlainSample,
+                DeviceSample,
                 deliveries,
                 lambda one: one.samples,
                 device_id=list(chain.from_iterable(one.device_ids for one in deliveries)),
             ),
             RunSample: _columns(
-                PlainRunSample,
+                RunSampleRecord,
                 deliveries,
                 lambda one: one.run_samples,
                 run_id=[run_id for run_id, _ in used],
@@ -341,19 +341,24 @@ def _add(session: Session, deliveries: Sequence[Delivery]) -> None:
     )
     run_ids = list(chain.from_iterable(one.step_runs for one in deliveries))
     if run_ids:
-        put_new_steps(session, _columns(PlainStep, deliveries, lambda one: one.steps, run_id=run_ids))
+        put_new_steps(session, _columns(StepRecord, deliveries, lambda one: one.steps, run_id=run_ids))
     dirty_hours.mark(session, set().union(*(one.late for one in deliveries)))
 
 
 _NAMED = ("run", "device")
 
 
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in dataclasses.fields(kind))
+
+
 def _columns(
-    kind: type[Struct],
+    kind: Any,
     deliveries: Sequence[Delivery],
     rows_of: Callable[[Delivery], list[tuple[Any, ...]]],
     **ids: Sequence[Any],
 ) -> dict[str, Sequence[Any]]:
     columns = zip(*chain.from_iterable(rows_of(one) for one in deliveries), strict=True)
-    named: dict[str, Sequence[Any]] = dict(zip(kind.__struct_fields__, columns, strict=False))
+    named: dict[str, Sequence[Any]] = dict(zip(_names(kind), columns, strict=False))
     return {name: values for name, values in named.items() if name not in _NAMED} | ids

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import select
+from sqlalchemy import literal, select
 from sqlalchemy.orm import Session
 
 from tightship_platform import captures, validation
 from tightship_platform.database import removed_runs
 from tightship_platform.database.locks import locked
-from tightship_platform.database.models import Run, Workflow
+from tightship_platform.database.models import RemovedRun, Run, Workflow
 from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Gone, Invalid
@@ -23,7 +24,7 @@ from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import RunState
-from tightship_platform.wire import ERROR_MAX, RunRecord
+from tightship_platform.wire import ERROR_MAX, NAME_MAX, RunRecord
 
 LOST_AFTER_NS = 120 * NS_PER_S
 """A run that nothing was heard of for this long, and that has no end record, is lost."""
@@ -37,6 +38,9 @@ MAX_LABELS = 64
 MAX_ARGUMENTS = 256
 ARGUMENT_MAX = 4096
 COMMAND_MAX = 65_536
+VERSIONS = ("torch_version", "cuda_version", "driver_version")
+VERSION_MAX = 64
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBODY, now: int | None = None) -> str:
@@ -72,12 +76,13 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     if removed_runs.among(session, [record.run]):
         raise Gone(f"Run {record.run} was deleted; nothing more of it is taken")
     bind_run(session, run, record, reporter)
-    workflow = _workflow_of(session, record.workflow, run.team, run.id)
+    workflow = _workflow_of(session, workflow, run.team, run.id)
     run.workflow_id = workflow.id
     run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source
     if run.state == RunState.RUNNING:
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
+    _take_surroundings(run, record)
     run.command, run.labels = _command(record.command), hide_in_values(record.labels)
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
@@ -111,11 +116,10 @@ def runs_by_key(
     """
     if not first_seen:
         return {}, []
-    known = set(session.scalars(select(Run.key).where(Run.key.in_(first_seen))))
-    gone = removed_runs.among(session, first_seen)
+    known, gone = _known_and_removed(session, first_seen)
     missing = sorted(set(first_seen) - known - gone)
     if missing:
-        workflow = _workflow_of(session, UNKNOWN_WORKFLOW, team)
+        workflow = _workflow_of(session, _workflow(session, UNKNOWN_WORKFLOW), team)
         reason = f"seen by the agent on {host}; its launcher has not reported yet"
         rows: list[Row] = [
             {
@@ -143,6 +147,13 @@ def runs_by_key(
         if run.source == SOURCE_AGENT and run.host_name == host:
             run.start_ns = min(run.start_ns, first_seen[key])
     return runs, [key for key, run in runs.items() if run.source == SOURCE_AGENT]
+
+
+def _known_and_removed(session: Session, keys: Collection[str]) -> tuple[set[str], set[str]]:
+    """Keys of the runs that are there, and of those that were removed, or are being removed and may be there, too."""
+    there = select(Run.key, literal(False)).where(Run.key.in_(keys))
+    rows = session.execute(there.union_all(select(RemovedRun.key, literal(True)).where(RemovedRun.key.in_(keys)))).all()
+    return {key for key, is_removed in rows if not is_removed}, {key for key, is_removed in rows if is_removed}
 
 
 def _lock_runs(session: Session, keys: Collection[str]) -> dict[str, Run]:
@@ -221,12 +232,11 @@ def _workflow(session: Session, name: str) -> Workflow:
     return workflow
 
 
-def _workflow_of(session: Session, name: str, team: str | None, run_id: int | None = None) -> Workflow:
+def _workflow_of(session: Session, workflow: Workflow, team: str | None, run_id: int | None = None) -> Workflow:
     """The team's workflow of this name; `team/name` where that is another's, as no workflow holds runs of two teams.
 
     :param run_id: a run that is to go there, wherever it is now.
     """
-    workflow = _workflow(session, name)
     others = select(Run.team).where(Run.workflow_id == workflow.id, Run.id.is_distinct_from(run_id)).limit(1)
     found = session.execute(others).one_or_none()
     if found is None:  # the first run: of two at once, one is
@@ -234,7 +244,8 @@ def _workflow_of(session: Session, name: str, team: str | None, run_id: int | No
         found = session.execute(others).one_or_none()
     if found is None or found.team == team:
         return workflow
-    return _workflow_of(session, validation.name("Workflow", f"{team or NO_TEAM}/{name}"), team, run_id)
+    own = validation.name("Workflow", f"{team or NO_TEAM}/{workflow.name}")
+    return _workflow_of(session, _workflow(session, own), team, run_id)
 
 
 def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bound: str | None) -> None:
@@ -256,6 +267,18 @@ def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bou
         workflow.owner = owner
 
 
+def _take_surroundings(run: Run, record: RunRecord) -> None:
+    """What the run was launched with. It becomes known bit by bit: a record without it takes nothing away."""
+    if record.git_commit is not None:
+        run.git_commit = record.git_commit
+    if record.git_dirty is not None:
+        run.git_dirty = record.git_dirty
+    for name, most in (("image", NAME_MAX), *((name, VERSION_MAX) for name in VERSIONS)):
+        value = validation.line(getattr(record, name) or "", most)
+        if value:
+            setattr(run, name, value)
+
+
 def _check(record: RunRecord, now: int) -> None:
     validation.key("Run", record.run)
     validation.name("Workflow", record.workflow)
@@ -265,6 +288,8 @@ def _check(record: RunRecord, now: int) -> None:
     if record.uid is not None:
         validation.count("uid", record.uid, most=2**32 - 1)
     validation.optional_name("External id", record.external_id)
+    if record.git_commit is not None and not _COMMIT.fullmatch(record.git_commit):
+        raise Invalid("git_commit", record.git_commit, "40 or 64 hexadecimal digits")
     validation.time_ns("start_ns", record.start_ns, now)
     if len(record.labels) > MAX_LABELS:
         raise Invalid("Number of labels", len(record.labels), f"at most {MAX_LABELS}")

@@ -10,12 +10,25 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import validation
 from tightship_platform.database.models import Run, StepStat
-from tightship_platform.database.upsert import Columns, Row, insert_into, put_columns, table_of
+from tightship_platform.database.upsert import (
+    ROWS_AT_ONCE,
+    Columns,
+    Row,
+    as_columns,
+    insert_into,
+    put_columns,
+    table_of,
+)
 
 
 def put_steps(session: Session, rows: Sequence[Row]) -> None:
     """Insert buckets; of two records of one bucket the fuller one counts, in whatever order they come."""
     if not rows:
+        return
+    all_differ = len({(row["run_id"], row["time_ns"], row["rank"]) for row in rows}) == len(rows)
+    if all_differ and session.get_bind().dialect.name == "postgresql":
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            put_new_steps(session, as_columns(rows[first : first + ROWS_AT_ONCE]))
         return
     table = table_of(StepStat)
     statement = insert_into(session, StepStat)
@@ -44,6 +57,8 @@ def put_new_steps(session: Session, columns: Columns) -> None:
 def count_steps(session: Session, runs: Collection[Run]) -> None:
     """Set the steps of each run to those of its furthest rank: what heartbeats reported or what its buckets sum to,
     whichever is more; None when neither is known."""
+    if not runs:
+        return
     # In floating point, which is exact up to COUNT_MAX: whatever buckets claim, their sum does not overflow.
     summed = func.sum(cast(StepStat.steps, Float)).label("steps")
     of_ranks = select(StepStat.run_id, summed).where(StepStat.run_id.in_([run.id for run in runs]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from tightship_platform.database import ids
 from tightship_platform.database.models import Capture, CaptureAnalysis
 from tightship_platform.errors import NotFound
 from tightship_platform.results.analysis.run import VERSION, RunAnalysis
@@ -15,17 +16,20 @@ from tightship_platform.vocabulary import CaptureState
 def get_analysis(session: Session, capture_key: str) -> RunAnalysis:
     """What the traces of a capture say together.
 
+    :param capture_key: as a person gives it: see [Note: ids that people type] in `database.ids`.
+    :raises Ambiguous: several ids begin so.
     :raises NotFound: no such capture, or it has no analysis yet.
     :raises Unpackable: what is stored is damaged, or of another release.
     """
+    capture_key = ids.find_key(session, ids.CAPTURE, capture_key)
     wanted = (
         select(Capture.state, CaptureAnalysis.body)
         .outerjoin(CaptureAnalysis, CaptureAnalysis.capture_id == Capture.id)
         .where(Capture.key == capture_key)
     )
     found = session.execute(wanted).one_or_none()
-    if found is None:
-        raise NotFound("capture", capture_key[:40], "see `tightship captures`")
+    if found is None:  # it went in between
+        raise ids.CAPTURE.not_found(capture_key)
     if found.body is None:
         raise NotFound("analysis of capture", capture_key, _what_to_do(found.state))
     return unpack(RunAnalysis, found.body, version=VERSION, what="analysis")

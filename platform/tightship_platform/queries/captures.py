@@ -5,11 +5,13 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload, selectinload
 
-from tightship_platform.database import models
+from tightship_platform.database import ids, models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.filtered import among_runs, checked_state, within
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.capture import Capture, CapturedRank, SecondPass
+from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import CaptureParams, ExpectedRank
 
@@ -22,30 +24,35 @@ _NEWEST_FIRST = ((models.Capture.requested_ns, True), (models.Capture.id, True))
 
 def list_captures(
     session: Session,
+    filters: Filters = ALL,
     *,
     run: str | None = None,
-    workflow: str | None = None,
     after: str | None = None,
     limit: int = 200,
 ) -> list[Capture]:
-    """Captures, newest first, of one run, of all runs of a workflow, or of all.
+    """Captures, newest first; times are those of the requests, and a rule found something in their traces.
 
+    :param run: only those of this run.
     :param after: those that come after this one: the last one of the page before.
+    :raises Invalid: no such state, or a limit out of range.
     :raises NotFound: no such run, or no such capture.
     """
+    state = checked_state(filters, CaptureState)
     wanted = select(models.Capture).options(*_WHOLE).order_by(*ordered(_NEWEST_FIRST))
+    wanted = wanted.where(
+        *among_runs(session, filters, models.Capture.run_id, models.Run.id),
+        *within(filters, models.Capture.requested_ns),
+    )
+    if state is not None:
+        wanted = wanted.where(models.Capture.state == state)
+    if filters.rule is not None:
+        found = select(models.Trace.capture_id).join(models.Finding, models.Finding.trace_id == models.Trace.id)
+        wanted = wanted.where(models.Capture.id.in_(found.where(models.Finding.rule == filters.rule)))
     if after is not None:
-        last = session.execute(
-            select(models.Capture.requested_ns, models.Capture.id).where(models.Capture.key == after)
-        ).one_or_none()
-        if last is None:
-            raise NotFound("capture", after[:40], "see `tightship captures`")
-        wanted = wanted.where(following(_NEWEST_FIRST, last))
+        last = ids.find_one(session, ids.CAPTURE, select(models.Capture), after)
+        wanted = wanted.where(following(_NEWEST_FIRST, (last.requested_ns, last.id)))
     if run is not None:
         wanted = wanted.where(models.Capture.run_id == find_run(session, run).id)
-    if workflow is not None:
-        of_it = select(models.Run.id).join(models.Workflow).where(models.Workflow.name == workflow)
-        wanted = wanted.where(models.Capture.run_id.in_(of_it))
     return [_capture(capture) for capture in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
@@ -67,19 +74,13 @@ def newest_captures(session: Session, *, each: int) -> dict[str, list[Capture]]:
 def get_capture(session: Session, key: str) -> Capture:
     """One capture as the database has it now.
 
+    :param key: as a person gives it: see [Note: ids that people type] in `database.ids`.
     :raises NotFound: no such capture.
+    :raises Ambiguous: several ids begin so.
     """
     session.flush()
-    wanted = (
-        select(models.Capture)
-        .options(*_WHOLE)
-        .where(models.Capture.key == key)
-        .execution_options(populate_existing=True)
-    )
-    capture = session.scalar(wanted)
-    if capture is None:
-        raise NotFound("capture", key[:40], "see `tightship captures`")
-    return _capture(capture)
+    wanted = select(models.Capture).options(*_WHOLE).execution_options(populate_existing=True)
+    return _capture(ids.find_one(session, ids.CAPTURE, wanted, key))
 
 
 def any_trace_analyzed(session: Session) -> bool:
@@ -99,7 +100,7 @@ def find_trace(session: Session, trace_id: int) -> models.Trace:
     """
     trace = session.get(models.Trace, trace_id) if 0 < trace_id < 2**63 else None
     if trace is None:
-        raise NotFound("trace", str(trace_id), "see the ranks in `tightship captures --json`")
+        raise ids.TRACE.not_found(str(trace_id))
     return trace
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from tightship_platform.captures.transitions import CANCELLED
 from tightship_platform.database import models
 from tightship_platform.queries.hosts import ALIVE_NS, HOSTS_AT_ONCE, not_forgotten
 from tightship_platform.results.collection import CollectionHealth, HostDelivery
@@ -68,8 +69,10 @@ def read_collection(session: Session, *, now: int | None = None) -> CollectionHe
 
 
 def _failed(now: int) -> Any:
+    """Captures of the last day that failed, without those that somebody cancelled."""
+    cancelled = func.coalesce(models.Capture.reason, "").startswith(CANCELLED, autoescape=True)
     return select(models.Capture).where(
-        models.Capture.state == CaptureState.FAILED.value, models.Capture.requested_ns >= now - DAY_NS
+        models.Capture.state == CaptureState.FAILED.value, models.Capture.requested_ns >= now - DAY_NS, ~cancelled
     )
 
 

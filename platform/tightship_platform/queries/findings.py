@@ -5,14 +5,15 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database import models
-from tightship_platform.errors import NotFound
+from tightship_platform.database import ids, models
+from tightship_platform.queries.filtered import among_runs, checked_state, within
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import checked_limit, find_run
-from tightship_platform.queries.workflows import find_workflow
 from tightship_platform.results.codec import decode
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.results.finding import Finding, FindingSaving
+from tightship_platform.vocabulary import RunState
 
 _WHOLE = (joinedload(models.Finding.run).joinedload(models.Run.workflow), joinedload(models.Finding.trace))
 _LARGEST_FIRST = ((models.Finding.share_frac, True), (models.Finding.value, True), (models.Finding.id, False))
@@ -20,23 +21,30 @@ _LARGEST_FIRST = ((models.Finding.share_frac, True), (models.Finding.value, True
 
 def list_findings(
     session: Session,
+    filters: Filters = ALL,
     *,
     run: str | None = None,
-    workflow: str | None = None,
     after: int | None = None,
     limit: int = 1000,
 ) -> list[Finding]:
-    """Findings, those with the largest share first, of one run, one workflow or all.
+    """Findings, those with the largest share first; times are when they were found, and the state is their run's.
 
+    :param run: only those of this run.
     :param after: those that come after this one: the last one of the page before.
-    :raises NotFound: no such run, workflow or finding.
+    :raises Invalid: no such state, or a limit out of range.
+    :raises NotFound: no such run or finding.
     """
+    state = checked_state(filters, RunState)
+    in_state = [] if state is None else [models.Run.state == state]
     wanted = select(models.Finding).options(*_WHOLE)
+    wanted = wanted.where(
+        *among_runs(session, filters, models.Finding.run_id, models.Run.id, *in_state),
+        *within(filters, models.Finding.created_ns),
+    )
+    if filters.rule is not None:
+        wanted = wanted.where(models.Finding.rule == filters.rule)
     if run is not None:
         wanted = wanted.where(models.Finding.run_id == find_run(session, run).id)
-    if workflow is not None:
-        of_workflow = select(models.Run.id).where(models.Run.workflow_id == find_workflow(session, workflow).id)
-        wanted = wanted.where(models.Finding.run_id.in_(of_workflow))
     if after is not None:
         last = _find(session, after)
         wanted = wanted.where(following(_LARGEST_FIRST, (last.share_frac, last.value, last.id)))
@@ -57,7 +65,7 @@ def _find(session: Session, finding_id: int) -> models.Finding:
     if 0 < finding_id < 2**63:
         finding = session.scalar(select(models.Finding).options(*_WHOLE).where(models.Finding.id == finding_id))
     if finding is None:
-        raise NotFound("finding", str(finding_id), "see `tightship findings`; a new analysis replaces older findings")
+        raise ids.FINDING.not_found(str(finding_id))
     return finding
 
 

@@ -9,10 +9,13 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from tightship_platform.database import models
+from tightship_platform.queries.filtered import among_runs, checked_state, with_rule, within, without
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.codec import decode
+from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.results.host import Host, HostDevice, Machine
 from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.vocabulary import HostState
 from tightship_platform.wire import SourceState
 
 HOSTS_AT_ONCE = 200
@@ -23,23 +26,30 @@ ALIVE_NS = 30 * NS_PER_S
 
 def list_hosts(
     session: Session,
+    filters: Filters = ALL,
     *,
-    host: str | None = None,
     after: str | None = None,
     limit: int = HOSTS_AT_ONCE,
     now: int | None = None,
 ) -> list[Host]:
     """Hosts by name, without those that were forgotten because of their age.
 
-    :param host: only the one of this name.
+    Times are when they were last heard of. What else is said is of runs that were launched on them.
+
     :param after: those that come after this name: the last one of the page before.
-    :raises Invalid: a limit out of range.
+    :raises Invalid: no such state, or a limit out of range.
     """
     now = now_ns() if now is None else now
+    state = checked_state(filters, HostState)
     wanted = select(models.Host).options(selectinload(models.Host.devices)).order_by(models.Host.name)
     wanted = wanted.where(not_forgotten())
-    if host is not None:
-        wanted = wanted.where(models.Host.name == host)
+    of_runs = among_runs(session, without(filters, "host"), models.Host.name, models.Run.host_name, *with_rule(filters))
+    wanted = wanted.where(*of_runs, *within(filters, models.Host.last_seen_ns))
+    if filters.host is not None:
+        wanted = wanted.where(models.Host.name == filters.host)
+    if state is not None:
+        is_alive = models.Host.last_seen_ns >= now - ALIVE_NS
+        wanted = wanted.where(is_alive if state == HostState.ALIVE else ~is_alive)
     if after is not None:
         wanted = wanted.where(models.Host.name > after)
     return [_host(found, now) for found in session.scalars(wanted.limit(checked_limit(limit)))]

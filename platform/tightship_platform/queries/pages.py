@@ -13,8 +13,10 @@ Order = Sequence[tuple[ColumnElement[Any] | InstrumentedAttribute[Any], bool]]
 
 
 def ordered(order: Order) -> list[ColumnElement[Any]]:
-    """The columns for ORDER BY."""
-    return [(column.desc() if descending else column.asc()).nulls_last() for column, descending in order]
+    """The columns for ORDER BY. A column that is never null says nothing of nulls: PostgreSQL would sort all rows then
+    instead of reading the first ones from an index."""
+    sorted_columns = [(column, column.desc() if descending else column.asc()) for column, descending in order]
+    return [by.nulls_last() if _is_nullable(column) else by for column, by in sorted_columns]
 
 
 def following(order: Order, last: Sequence[Any]) -> ColumnElement[bool]:
@@ -22,6 +24,7 @@ def following(order: Order, last: Sequence[Any]) -> ColumnElement[bool]:
 
     :param last: its value in each column of the order.
     """
+    first, descending = order[0]
     later: list[ColumnElement[bool]] = []
     same: list[ColumnElement[bool]] = []
     for (column, descending), value in zip(order, last, strict=True):
@@ -33,4 +36,12 @@ def following(order: Order, last: Sequence[Any]) -> ColumnElement[bool]:
             equal = column == value
         later.append(and_(*same, beyond))
         same.append(equal)
-    return or_(*later)
+    if _is_nullable(first):
+        return or_(*later)
+    # Said once more so that an index is read from there on.
+    return and_(first <= last[0] if descending else first >= last[0], or_(*later))
+
+
+def _is_nullable(column: ColumnElement[Any] | InstrumentedAttribute[Any]) -> bool:
+    """Whether it may be null, as far as the column itself says so."""
+    return bool(getattr(column, "nullable", True))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database import models
-from tightship_platform.errors import Invalid, NotFound
+from tightship_platform.database import ids, models
+from tightship_platform.errors import Invalid
 from tightship_platform.queries.allocations import held_intervals, held_ns
+from tightship_platform.queries.filtered import checked_state, of_runs, with_rule, within
 from tightship_platform.queries.offload import offload_of
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.results.codec import decode
+from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.results.host import Device
 from tightship_platform.results.run import Run, RunDetail, RunRank
 from tightship_platform.vocabulary import Bucket, RunState
@@ -22,28 +24,19 @@ MAX_LIMIT = 10_000
 _NEWEST_FIRST = ((models.Run.start_ns, True), (models.Run.id, True))
 
 
-def list_runs(
-    session: Session,
-    *,
-    workflow: str | None = None,
-    state: str | None = None,
-    after: str | None = None,
-    limit: int = 200,
-) -> list[Run]:
-    """Runs, newest first.
+def list_runs(session: Session, filters: Filters = ALL, *, after: str | None = None, limit: int = 200) -> list[Run]:
+    """Runs, newest first; times are those of their starts.
 
     :param after: those that come after this one: the last one of the page before.
     :raises Invalid: no such state, or a limit out of range.
     :raises NotFound: there is no run `after` any more.
     """
-    if state is not None and state not in list(RunState):
-        raise Invalid("state", state, f"one of {', '.join(RunState)}")
+    state = checked_state(filters, RunState)
     wanted = select(models.Run).options(joinedload(models.Run.workflow)).order_by(*ordered(_NEWEST_FIRST))
+    wanted = wanted.where(*of_runs(session, filters), *with_rule(filters), *within(filters, models.Run.start_ns))
     if after is not None:
         last = find_run(session, after)
         wanted = wanted.where(following(_NEWEST_FIRST, (last.start_ns, last.id)))
-    if workflow is not None:
-        wanted = wanted.join(models.Workflow).where(models.Workflow.name == workflow)
     if state is not None:
         wanted = wanted.where(models.Run.state == state)
     runs = session.scalars(wanted.limit(checked_limit(limit))).all()
@@ -58,29 +51,26 @@ def get_run(session: Session, key: str) -> RunDetail:
     run = find_run(session, key)
     return RunDetail(
         **vars(_with_devices(session, [run])[0]),
-        host=run.host_name,
-        user=run.user_name,
         command=run.command,
-        labels=run.labels,
-        external_id=run.external_id,
         source=run.source,
         ranks=decode(list[RunRank], run.ranks, f"Ranks of run {run.key}"),
         error=run.error,
         oom_kills=run.oom_kills,
         last_seen_ns=run.last_seen_ns,
+        last_step_ns=session.scalar(
+            select(func.max(models.StepStat.last_step_ns)).where(models.StepStat.run_id == run.id)
+        ),
         offload=offload_of(session, run.id),
     )
 
 
 def find_run(session: Session, key: str) -> models.Run:
-    """The run of that key.
+    """The run of that id, as a person gives it: see [Note: ids that people type] in `database.ids`.
 
     :raises NotFound: there is none.
+    :raises Ambiguous: several ids begin so.
     """
-    run = session.scalar(select(models.Run).options(joinedload(models.Run.workflow)).where(models.Run.key == key))
-    if run is None:
-        raise NotFound("run", key[:40], "see `tightship runs`")
-    return run
+    return ids.find_one(session, ids.RUN, select(models.Run).options(joinedload(models.Run.workflow)), key)
 
 
 def checked_limit(limit: int) -> int:
@@ -151,4 +141,14 @@ def _run(run: models.Run, devices: list[Device], allocated_ns: int, account: dic
         account=account,
         accounted_ns=None if account is None else run.accounted_ns,
         simulated=run.simulated,
+        host=run.host_name,
+        user=run.user_name,
+        labels=run.labels,
+        external_id=run.external_id,
+        git_commit=run.git_commit,
+        git_dirty=run.git_dirty,
+        image=run.image,
+        torch_version=run.torch_version,
+        cuda_version=run.cuda_version,
+        driver_version=run.driver_version,
     )

@@ -7,18 +7,25 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.filtered import among_runs, checked_state, with_rule, within, without
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
+from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.results.workflow import CaptureSchedule, Workflow
 from tightship_platform.vocabulary import RunState
 from tightship_platform.wire import CaptureParams
 
+_OWN = {"workflow": models.Workflow.name, "team": models.Workflow.team, "owner": models.Workflow.owner}
+"""Filters that speak of the workflow itself, and its column."""
 
-def list_workflows(session: Session, *, after: str | None = None, limit: int = MAX_LIMIT) -> list[Workflow]:
-    """Workflows, the one that started last first.
+
+def list_workflows(
+    session: Session, filters: Filters = ALL, *, after: str | None = None, limit: int = MAX_LIMIT
+) -> list[Workflow]:
+    """Workflows, the one that started last first; times are when it did. What else is said is of some run of theirs.
 
     :param after: those that come after the one of this name: the last one of the page before.
-    :raises Invalid: a limit out of range.
+    :raises Invalid: no such state, or a limit out of range.
     :raises NotFound: there is no workflow `after` any more.
     """
     live = func.sum(case((models.Run.state == RunState.RUNNING.value, 1), else_=0))
@@ -38,6 +45,14 @@ def list_workflows(session: Session, *, after: str | None = None, limit: int = M
         .outerjoin(counts, counts.c.workflow_id == models.Workflow.id)
         .outerjoin(models.CaptureSchedule, models.CaptureSchedule.workflow_id == models.Workflow.id)
         .order_by(*ordered(order))
+    )
+    state = checked_state(filters, RunState)
+    of_runs = [*with_rule(filters), *([] if state is None else [models.Run.state == state])]
+    of_itself = [column == value for name, column in _OWN.items() if (value := getattr(filters, name)) is not None]
+    wanted = wanted.where(
+        *of_itself,
+        *among_runs(session, without(filters, *_OWN), models.Workflow.id, models.Run.workflow_id, *of_runs),
+        *within(filters, counts.c.last),
     )
     if after is not None:
         last = select(func.max(models.Run.start_ns)).where(models.Run.workflow_id == find_workflow(session, after).id)

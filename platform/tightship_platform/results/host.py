@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tightship_platform.wire import SourceState
@@ -69,3 +71,9 @@ class Machine:
     """Memory of the host; null: nobody reported it."""
     cores: int | None
     """Cores of the host; null: nobody reported them."""
+
+
+def count_devices(devices: Iterable[Device]) -> str:
+    """'8 × NVIDIA H100 80GB HBM3', or the kinds counted where they differ; empty: there is none."""
+    kinds = Counter(device.name or device.kind for device in devices)
+    return ", ".join(f"{number} × {kind}" if number > 1 else kind for kind, number in kinds.items())

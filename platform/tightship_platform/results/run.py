@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tightship_platform.results.host import Device
 
@@ -41,6 +41,26 @@ class Run:
     """When the account was made; null: never, or something arrived since that changes it."""
     simulated: bool
     """Made up by a simulator: nothing of it was measured."""
+    host: str | None = None
+    """Host of its launcher; null: nobody reported it."""
+    user: str | None = None
+    """User who launched it; null: nobody reported it."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Labels of `tightship run --label`."""
+    external_id: str | None = None
+    """Its id in the scheduler, such as the Slurm job id; null: it has none."""
+    git_commit: str | None = None
+    """Commit of the git repository that it was launched in; null: it is in none, or nobody knows."""
+    git_dirty: bool | None = None
+    """Whether files that git tracks differed from the commit; null: not known."""
+    image: str | None = None
+    """The container image that its environment named; null: none."""
+    torch_version: str | None = None
+    """Release of torch that its interpreter finds; null: none, or not known."""
+    cuda_version: str | None = None
+    """Release of CUDA that its torch was built for; null: none, or not known."""
+    driver_version: str | None = None
+    """Release of its host's NVIDIA driver; null: none, or not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +95,8 @@ class RunOffload:
 class RunDetail(Run):
     """One run with everything that is known of it."""
 
-    host: str | None
-    """Host of its launcher; null: nobody reported it."""
-    user: str | None
-    """User who launched it; null: nobody reported it."""
     command: list[str]
     """The command that was launched; empty: nobody reported it."""
-    labels: dict[str, str]
-    """Labels of `tightship run --label`."""
-    external_id: str | None
-    """Its id in the scheduler, such as the Slurm job id; null: it has none."""
     source: str
     """`launch`, `agent` where only an agent has reported it so far, or `import:<format>`."""
     ranks: list[RunRank]
@@ -95,5 +107,7 @@ class RunDetail(Run):
     """Processes that the kernel killed for lack of memory while it ran; null: not known."""
     last_seen_ns: int
     """The last record or heartbeat that named it."""
+    last_step_ns: int | None
+    """When a rank last ended a step; null: no step counter reported, or samples of then are kept no more."""
     offload: RunOffload | None
     """The offload plan that it used; null: none."""

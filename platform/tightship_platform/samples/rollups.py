@@ -7,7 +7,8 @@ was held by, is marked by ingest (`dirty_hours`) and made again, hour by hour of
 same rows. Hours are made of minutes, weighted by their samples; the hour that has not ended, every five minutes.
 
 Servers of releases before 0011 mark nothing: theirs was a worker that made the last two hours again every time. So on a
-database of such a release `roll_up` does that for UPGRADE_NS, every five minutes.
+database that has older runs when it is called for the first time, as one of such a release has, `roll_up` does that
+for UPGRADE_NS, every five minutes.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def roll_up(session: Session, *, now: int | None = None) -> int:
     reached = session.get(RolledUp, 1)
     if reached is None:
         reached = RolledUp(id=1, minutes_ns=now - WINDOW_NS, hours_ns=now - WINDOW_NS)
-        if session.scalar(select(Rollup.run_id).limit(1)) is not None:
+        if session.scalar(select(Run.id).where(Run.start_ns < now - SLOT_NS).limit(1)) is not None:
             reached.unmarked_until_ns = now + UPGRADE_NS
         session.add(reached)
         since_ns = hours_ns = now - WINDOW_NS

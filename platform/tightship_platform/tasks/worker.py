@@ -113,7 +113,7 @@ class _Liveness(bootsteps.StartStopStep):  # type: ignore[misc]  # celery carrie
     def _signs(self, worker: Any) -> Signs:
         beat_s = None
         if getattr(worker.beat, "pid", None):  # before its start there is nothing to watch
-            beat_s = last_alive_s(worker.app.tightship_home, "beat")
+            beat_s = last_alive_s(worker.app.tightship_home, "beat") or 0.0  # it may hang before its first sign
         return Signs(ticks=self._ticks, taken=self._taken, holds=len(state.reserved_requests), beat_s=beat_s)
 
     def _check(self, worker: Any) -> None:
@@ -270,6 +270,8 @@ def _consume(
         stopping.set()
         if on_stop is not None:
             on_stop()
+        # Asked to stop while it starts, Celery looks for the pool that it has just given up, and calls that an error.
+        logging.getLogger("celery.worker.worker").addFilter(lambda record: "Unrecoverable" not in str(record.msg))
         # A shutdown in which Celery's threads wait for each other is rare, but lasts forever.
         _end_within(app.conf.worker_soft_shutdown_timeout + LAST_RESORT_S, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from trace_files import assert_sound
 
 from tightship_analyzers import trace as traces
 from tightship_analyzers.analysis.analyze_rank import analyze_rank
+from tightship_analyzers.analysis.from_files import analyze_paths
 from tightship_analyzers.analysis.rank_part import RankPart
 from tightship_analyzers.analysis.second_pass import join_passes
 from tightship_analyzers.analysis.wanted import Wanted
 from tightship_analyzers.facts.memo import NotApplicable
 from tightship_analyzers.trace.model import Trace
+from tightship_platform.results.trace_file import SECOND_PASS
 from tightship_platform.vocabulary import Method
 
 SCRIPT = """
@@ -269,3 +272,17 @@ def test_the_first_alone_is_priced_in_the_steps_of_the_second(tmp_path: Path) ->
     _made(tmp_path / "b", 1000, 1000, frames=False)
     part = analyze_rank(str(tmp_path / "a" / "made.json"), Wanted(), second_pass=str(tmp_path / "b" / "made.json"))
     assert part.analysis.summary.untraced_step_ns == 1_000_000
+
+
+@pytest.mark.torch
+def test_a_second_recording_is_found_in_the_folder_for_them(recorded: tuple[Path, Path], tmp_path: Path) -> None:
+    first, second = recorded
+    (tmp_path / SECOND_PASS).mkdir()
+    shutil.copyfile(first, tmp_path / "job.json")
+    alone = analyze_paths([str(tmp_path)]).ranks
+    shutil.copyfile(second, tmp_path / SECOND_PASS / "job.json")
+    beside = analyze_paths([str(tmp_path)]).ranks
+    named = analyze_rank(str(first), Wanted(), second_pass=str(second)).analysis
+    assert [one.source for one in beside] == [str(tmp_path / "job.json")], "it is no rank by itself"
+    assert beside[0].summary == named.summary
+    assert beside[0].summary != alone[0].summary

@@ -56,6 +56,7 @@ def test_json_keys_are_stable() -> None:
         "claims",
         "joint_saving_frac",
         "warnings",
+        "recorded_ns",
         "temporal",
         "overlap",
         "by_patterns",

@@ -139,11 +139,13 @@ def test_plan_in_json_lists_alternatives(profile: Path, tmp_path: Path) -> None:
     assert answer["plan"]["version"] == 1
 
 
-def test_threads_that_the_runtime_would_ignore_are_refused(profile: Path, tmp_path: Path) -> None:
+def test_threads_of_updates_are_in_the_plan_and_no_more_than_cores(profile: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
-    said = refused("plan", profile, "-o", path, "--hardware", profile, "--threads", "4")
-    assert said.startswith("--threads is 4, and the runtime updates with as many threads as torch has")
-    assert said.endswith("OMP_NUM_THREADS=4")
+    call("plan", profile, "-o", path, "--device-memory", "500MiB", "--hardware", profile, "--threads", "1")
+    assert read_plan(path).optimizer.threads == 1
+    path.unlink()
+    said = refused("plan", profile, "-o", path, "--device-memory", "500MiB", "--hardware", profile, "--threads", "999")
+    assert said.startswith(f"optimizer.threads is 999 and the machine has {HARDWARE.cores} cores; give fewer")
     assert not path.exists()
 
 

@@ -59,6 +59,13 @@ def test_before_the_first_step_is_start_up() -> None:
     assert minutes(history([0.0, 0.0, 0.0, 0.0], first_step=2)) == [(2, 4)]
 
 
+def test_before_the_first_activity_a_run_without_steps_starts_up() -> None:
+    loading = replace(history([0.0, 0.0, 0.9, 0.0]), active_ns={1: START + 2 * MINUTE_NS + 1})
+    assert minutes(loading) == [(3, 4)]
+    assert minutes(replace(loading, first_step_ns=START + MINUTE_NS)) == [(1, 2), (3, 4)], "steps say it better"
+    assert minutes(replace(loading, active_ns={1: START + 9 * MINUTE_NS})) == [(0, 2), (3, 4)], "never while it held it"
+
+
 def test_what_is_cut_below_a_minute_does_not_count() -> None:
     cut = history([0.0, 0.9])
     cut = replace(cut, first_step_ns=START + 1)

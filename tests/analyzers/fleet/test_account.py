@@ -40,7 +40,8 @@ instants = st.integers(0, 1000)
 def held_devices(draw: st.DrawFn) -> Held:
     start, end = draw(instants), draw(instants)
     cuts = sorted(draw(st.lists(instants, max_size=8, unique=True)))
-    return Held(device=1, start_ns=start, end_ns=end, idle=tuple(zip(cuts[::2], cuts[1::2], strict=False)))
+    idle = tuple(zip(cuts[::2], cuts[1::2], strict=False))
+    return Held(device=1, start_ns=start, end_ns=end, idle=idle, active_ns=draw(st.none() | instants))
 
 
 @given(
@@ -80,6 +81,23 @@ def test_a_run_without_steps_is_split_as_its_recordings_say() -> None:
     idle = Held(device=1, start_ns=0, end_ns=10 * HOUR, idle=[(4 * HOUR, 7 * HOUR)])
     buckets = account([idle], Phases(), {"productive": 3, "host": 4})
     assert buckets == {Bucket.PRODUCTIVE: 3 * HOUR, Bucket.HOST: 4 * HOUR, Bucket.HELD_IDLE: 3 * HOUR}
+
+
+def test_a_run_without_steps_starts_until_its_device_is_active() -> None:
+    spans = [(0, 2 * HOUR), (4 * HOUR, 7 * HOUR)]
+    held = Held(device=1, start_ns=0, end_ns=10 * HOUR, idle=spans, active_ns=2 * HOUR + 5)
+    assert account([held], Phases(), {"productive": 1}) == {
+        Bucket.STARTUP: 2 * HOUR + 5,
+        Bucket.HELD_IDLE: 3 * HOUR,
+        Bucket.PRODUCTIVE: 5 * HOUR - 5,
+    }
+    later = Held(device=1, start_ns=3 * HOUR, end_ns=10 * HOUR, idle=spans[1:], active_ns=2 * HOUR + 5)
+    assert Bucket.STARTUP not in account([later], Phases(), {}), "it has started before"
+
+
+def test_a_device_that_was_never_active_is_held_idle_from_the_start() -> None:
+    held = Held(device=1, start_ns=0, end_ns=HOUR, idle=[(0, HOUR)])
+    assert account([held], Phases(), {}) == {Bucket.HELD_IDLE: HOUR}
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -81,4 +81,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert "No rank waits for another" in shown.output
     printed = CliRunner().invoke(why, [str(tmp_path), "--json"])
-    assert json.loads(printed.output)["dumps"] == [0]
+    assert json.loads(printed.output)["dumps"]["dumps"] == [0]

@@ -152,7 +152,7 @@ def finding(rule: str, *, value: int, low: int, high: int) -> TraceFinding:
 @pytest.mark.usefixtures("proven")
 def test_a_saving_that_may_be_nothing_is_not_given_by_its_upper_end() -> None:
     may = finding("a", value=300_000_000, low=0, high=400_000_000)
-    assert saving_words(may) == "estimate 300 ms a step (0 ns to upper bound 400 ms), 30.0 % of it"
+    assert saving_words(may) == "estimate 300 ms a step (0 s to upper bound 400 ms), 30.0 % of it"
     most = finding("d", value=400_000_000, low=0, high=400_000_000)
     assert saving_words(most) == "estimate, upper bound 400 ms a step, 40.0 % of it"
     sure = finding("b", value=200_000_000, low=180_000_000, high=220_000_000)

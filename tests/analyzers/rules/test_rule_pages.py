@@ -14,7 +14,10 @@ from tightship_analyzers.commands.rules import rules as rules_command
 from tightship_analyzers.rules.catalogue import HEADINGS, RULES, find_rule
 from tightship_platform.errors import NotFound
 
-PAGES = docs.pages()
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return docs.pages()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -38,13 +41,13 @@ def test_rule_files_and_catalogue_agree() -> None:
     assert files == {rule.id for rule in RULES}
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
-def test_generated_pages_are_up_to_date(name: str) -> None:
-    assert (docs.DOCS / name).read_text(encoding="utf-8") == PAGES[name], "run `make docs`"
+def test_generated_pages_are_up_to_date(pages: dict[str, str]) -> None:
+    stale = [name for name, text in pages.items() if (docs.DOCS / name).read_text(encoding="utf-8") != text]
+    assert stale == [], "run `make docs`"
 
 
 def test_the_check_says_what_is_out_of_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pages: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(docs, "DOCS", tmp_path)
 
@@ -55,7 +58,7 @@ def test_the_check_says_what_is_out_of_date(
         return int(ended.value.code or 0), capsys.readouterr().out.splitlines()
 
     code, said = run("--check")
-    assert (code, len(said)) == (1, len(PAGES))
+    assert (code, len(said)) == (1, len(pages))
     assert list(tmp_path.iterdir()) == []
     assert run()[0] == 0
     assert run("--check") == (0, [])
@@ -66,9 +69,9 @@ def test_the_check_says_what_is_out_of_date(
     assert run("--check") == (0, [])
 
 
-def test_no_page_of_a_rule_that_is_gone() -> None:
+def test_no_page_of_a_rule_that_is_gone(pages: dict[str, str]) -> None:
     assert {f"rules/{path.name}" for path in (docs.DOCS / "rules").glob("*.md")} == {
-        name for name in PAGES if name.startswith("rules/")
+        name for name in pages if name.startswith("rules/")
     }
 
 

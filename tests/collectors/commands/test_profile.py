@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -261,6 +262,33 @@ def test_what_it_waits_for_can_be_seen_meanwhile(rig: Rig, run: dict[str, Any]) 
     agent.join()
     (capture,) = [c for c in rig.get("/captures") if c["run"] == run["run"]]
     assert (capture["state"], capture["reason"]) == ("leased", "waits for its first step")
+
+
+@pytest.mark.parametrize("cancelled_before", [False, True])
+def test_an_interrupted_wait_cancels_the_capture_and_says_so(
+    rig: Rig, run: dict[str, Any], cancelled_before: bool
+) -> None:
+    command = [sys.executable, "-m", "tightship_platform.cli", "profile", run["run"], "--wait", "--timeout", "60s"]
+    with subprocess.Popen(command, env=rig.environ, stderr=subprocess.PIPE, text=True) as waiting:
+        [asked] = wait_for(lambda: rig.get(f"/captures?run={run['run']}"))
+        key = asked["capture"]
+        time.sleep(0.5)  # it has the server's answer, and waits
+        if cancelled_before:
+            waiting.send_signal(signal.SIGSTOP)  # so that it does not see that
+            with rig.api as api:
+                api.post(f"/captures/{key}/cancel", None)
+        waiting.send_signal(signal.SIGINT)
+        waiting.send_signal(signal.SIGCONT)
+        assert waiting.stderr is not None
+        said = waiting.stderr.read()
+    assert waiting.returncode == 130
+    if cancelled_before:
+        why = f"Capture {key} is failed already (cancelled by loopback); there is nothing to cancel"
+        assert said == f"tightship: The wait was interrupted: {why}\n"
+    else:
+        assert said == f"tightship: The wait was interrupted, and capture {key} of run {run['run']} is cancelled\n"
+    now = rig.get(f"/captures/{key}")
+    assert (now["state"], now["reason"]) == ("failed", "cancelled by loopback")
 
 
 def test_a_server_that_goes_away_meanwhile_does_not_end_the_wait(

@@ -58,6 +58,7 @@ def test_a_healthy_installation_and_one_whose_server_goes_away(rig: Rig) -> None
         code, rows = doctor(rig)
         assert code == 0, rows
         assert rows["server"]["detail"].endswith(f"runs tightship {__version__}")
+        assert rows["extras"]["detail"].startswith("analyze, ") and "azure lacks adlfs" in rows["extras"]["detail"]
         assert [rows[name]["state"] for name in ("database", "broker", "clock", "token", "agent", "spool")] == [OK] * 6
         own_token = f"that of this user, in {rig.home / 'token'}, is accepted for ingest and read"
         assert rows["token"]["detail"] == own_token

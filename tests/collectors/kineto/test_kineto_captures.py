@@ -6,8 +6,10 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import httpx
 import pytest
 from agent_rig import Rig, stop
 from capture_jobs import TorchJob, ask, outcome, start_torch_job
+from launching import start
 from processes import own
 from waiting import PATIENCE_S, wait_for
 
@@ -216,10 +219,26 @@ def test_a_job_that_profiles_itself_meanwhile_lives(installation: Installation, 
     for _ in range(2):
         capture = outcome(installation, ask(installation, job.run, stacks=True))
         # Its own profiler goes first; a capture that it drops is tried again, but not for ever.
-        assert capture["state"] == "uploaded" or capture["reason"].startswith("Kineto "), capture["reason"]
+        assert capture["state"] == "uploaded" or "the job's own torch.profiler" in capture["reason"], capture["reason"]
         assert job.process.poll() is None, job.printed()
     assert job.end() == 0
     assert "profiled itself" in job.printed()
+
+
+def test_a_python_that_shuts_us_out_is_named_and_refused(installation: Installation) -> None:
+    waits = "import time, torch; print('ready', flush=True); time.sleep(120)"
+    options = ("--workflow", "isolated")
+    job = start(sys.executable, "-I", "-c", waits, options=options, env=installation.environ, start_new_session=True)
+    try:
+        assert job.stdout is not None and job.stdout.readline() == "ready\n"
+        wait_for(lambda: any(run["workflow"] == "isolated" for run in installation.get("/runs")), "its run")
+        capture = outcome(installation, ask(installation, "isolated", insist=True))
+        assert capture["state"] == "failed"
+        assert "start it without -I; --insist does not help" in capture["reason"]
+        assert job.stderr is not None and "start it without -I" in job.stderr.readline()
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
 
 
 def test_the_job_says_nothing_about_it(installation: Installation, lasting: TorchJob) -> None:

@@ -83,6 +83,23 @@ def test_a_run_is_seen_from_its_start_to_its_end(served: Rig) -> None:
     assert spooled() == {}
 
 
+def test_what_a_job_is_launched_with_is_known_while_it_runs(served: Rig, tmp_path: Path) -> None:
+    """What git says comes later, in another record."""
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path))
+    (tmp_path / "train.py").write_text("print(1)")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
+        subprocess.run([*git, *command], check=True)
+    (tmp_path / "train.py").write_text("print(2)")
+    job = start("sh", "-c", "read x", options=("--workflow", "of a tree"), stdin=subprocess.PIPE, cwd=tmp_path)
+    run = wait_for(lambda: (found := run_of(served, "of a tree")) and found["git_dirty"] is not None and found)
+    assert (run["state"], run["git_dirty"]) == ("running", True)
+    assert (
+        run["git_commit"] == subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    )
+    job.communicate("\n")
+    assert run_of(served, "of a tree")["git_dirty"] is True  # type: ignore[index]
+
+
 def test_a_very_short_run_is_seen_too(served: Rig) -> None:
     done = launch("true", options=("--workflow", "short"))
     assert (done.returncode, done.stderr) == (0, "")

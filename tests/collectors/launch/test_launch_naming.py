@@ -11,6 +11,7 @@ from tightship_collectors.launch.naming import (
     MAX_ARGUMENT,
     MAX_ARGUMENTS,
     external_id_of,
+    image_of,
     parse_labels,
     reported_command,
     user_name,
@@ -108,3 +109,19 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert user_name()
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert user_name() == "4000000000"
+
+
+def test_a_pod_is_named_where_no_scheduler_names_the_job() -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-7-abcde"}
+    assert external_id_of(pod) == "pod/train-7-abcde"
+    assert external_id_of(pod | {"POD_NAME": "train-7"}) == "pod/train-7"
+    assert external_id_of(pod | {"SLURM_JOB_ID": "7"}) == "7"
+    assert external_id_of({"HOSTNAME": "node-1"}) is None
+    assert external_id_of({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is None
+
+
+def test_the_image_is_what_the_environment_names() -> None:
+    assert image_of({"HOSTNAME": "x"}) is None
+    assert image_of({"CONTAINER_IMAGE": "r/a:1", "SINGULARITY_CONTAINER": "/img/b.sif"}) == "/img/b.sif"
+    odd = image_of({"CONTAINER_IMAGE": "a\nb\x1b[31m" + "c" * 1000})
+    assert odd is not None and len(odd) == NAME_MAX and odd.isprintable()

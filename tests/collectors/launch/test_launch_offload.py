@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,17 @@ def test_a_plan_that_no_process_applied_is_reported(tmp_path: Path, options: tup
     assert done.returncode == 0
     assert done.stderr.count(f"{plan} was not applied: no process of the job took a step") == said
     assert "was not applied" not in launch("false", options=("--offload", str(plan), *options)).stderr
+
+
+@pytest.mark.parametrize(("given", "found"), [((), "None"), (("--offload-deadline", "90"), "90")])
+def test_the_job_gets_the_deadline_of_its_waits(tmp_path: Path, given: tuple[str, ...], found: str) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("version: 1\n")
+    look = "import os; print(os.environ.get('TIGHTSHIP_OFFLOAD_DEADLINE'))"
+    done = launch(sys.executable, "-c", look, options=("--offload", str(plan), *given))
+    assert (done.returncode, done.stdout) == (0, f"{found}\n")
+
+
+def test_a_deadline_out_of_range_is_refused(tmp_path: Path) -> None:
+    done = launch("true", options=("--offload-deadline", "0"))
+    assert done.returncode == 2 and "0.0 is not in the range 1<=x<=604800" in done.stderr

@@ -117,7 +117,7 @@ def test_over_time_stacks_everything_and_names_units() -> None:
     assert list(by_name) == ["productive", "input"]
     assert list(by_name["input"].y) == [None, 1, 2]
     assert by_name["productive"].marker.color == BUCKET_COLOUR[Bucket.PRODUCTIVE]
-    assert by_name["input"].customdata[2].replace("\u00a0", " ") == "2.0 h"
+    assert by_name["input"].customdata[2].replace("\u00a0", " ") == "2.00 h"
     assert drawn.layout.yaxis.ticksuffix == " h"
     assert drawn.layout.barmode == "stack"
     assert list(drawn.layout.xaxis.range) == ["2026-09-21T14:13:20", "2026-09-21T17:13:20"], "the whole period"
@@ -129,7 +129,7 @@ def test_times_of_a_chart_are_the_viewers() -> None:
     here = over_time.figure(period(points), ZoneInfo("America/New_York"))
     there = over_time.figure(period(points), UTC)
     assert here["data"][0]["x"] != there["data"][0]["x"]
-    assert here["layout"]["xaxis"]["title"]["text"] == "EDT"
+    assert here["layout"]["xaxis"]["title"]["text"] == "-04:00"
 
 
 def timeline(**changes: Any) -> Timeline:
@@ -273,7 +273,7 @@ def test_phases_are_to_scale_and_end_where_the_steps_end() -> None:
     strip = phases.strip(run, timeline(), T0, UTC)
     widths = [n.style["width"] for n in tree(strip) if getattr(n, "className", None) == "phase"]
     assert widths == ["25.000%", "25.000%", "50.000%"]
-    assert re.search(r"start-up 1.0 s.*steps 1.0 s.*shutdown 2.0 s", texts(strip))
+    assert re.search(r"start-up 1.00 s.*steps 1.00 s.*shutdown 2.00 s", texts(strip))
 
 
 def test_phases_agree_with_the_account_once_there_is_one() -> None:
@@ -283,7 +283,7 @@ def test_phases_agree_with_the_account_once_there_is_one() -> None:
         account={"startup": 4 * NS_PER_S, "shutdown": 2 * NS_PER_S, "productive": 14 * NS_PER_S},
     )
     strip = phases.strip(run, timeline(), T0, UTC)
-    assert re.search(r"start-up 2.0 s.*steps 7.0 s.*shutdown 1.0 s", texts(strip))
+    assert re.search(r"start-up 2.00 s.*steps 7.00 s.*shutdown 1.00 s", texts(strip))
 
 
 def test_a_run_without_steps_is_one_phase() -> None:
@@ -333,8 +333,8 @@ def test_a_capture_shows_how_far_it_is() -> None:
         ("todo", "uploaded"),
         ("todo", "analyzed"),
     ]
-    assert "+3.0 s" in texts(listing)
-    assert "1.0 s with stacks" in texts(listing)
+    assert "+3.00 s" in texts(listing)
+    assert "1.00 s with stacks" in texts(listing)
     assert captures.under_way([capture()])
 
 
@@ -354,7 +354,7 @@ def test_traces_lead_to_the_api_and_nowhere_else() -> None:
     listing = captures.listing([capture("uploaded", ranks=ranks, latency_s=3.46)], UTC)
     assert [n.href for n in tree(listing) if isinstance(n, html.A)] == ["/api/v1/traces/5/file", "#captures"]
     assert "rank 0, 2.0 KiB" in texts(listing)
-    assert "all traces after 3.5 s" in texts(listing)
+    assert "all traces after 3.46 s" in texts(listing)
 
 
 def test_a_state_of_a_newer_server_is_shown_as_it_is() -> None:

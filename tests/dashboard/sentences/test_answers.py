@@ -9,7 +9,7 @@ from made_records import make
 
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences.formatting import NBSP
-from tightship_dashboard.sentences.links import Answer, Link, finding_href, run_href, runs_href
+from tightship_dashboard.sentences.links import Answer, Link, finding_href, run_href, runs_href, search_href
 from tightship_platform.queries.fleet import NO_TEAM
 from tightship_platform.results.finding import Finding
 from tightship_platform.results.fleet import FleetAccount
@@ -83,7 +83,7 @@ def test_fleet_without_device_time_or_without_losses() -> None:
     perfect = account(device_ns=H, buckets={"productive": H}, by_team={"a": {"productive": H}})
     assert (
         words_of(answers.fleet(perfect, [], "24h"))
-        == "In the last 24 hours, 100 % of 1.0 device-hours were productive."
+        == "In the last 24 hours, 100 % of 1.00 device-hours were productive."
     )
 
 
@@ -103,6 +103,15 @@ def test_runs() -> None:
     assert words_of(answers.runs([row("finished")])) == "No run is live; of 1 run that ended, none failed."
     assert words_of(answers.runs([row("running")])) == "1 run is live."
     assert words_of(answers.runs([])) == "No run is known yet."
+
+
+def test_found_runs_are_counted() -> None:
+    rows = [row("running"), row("failed"), row("finished")]
+    assert words_of(answers.found_runs(rows, "lr=3e-4", most=9)) == "3 runs match `lr=3e-4`; 1 is live and 1 failed."
+    assert words_of(answers.found_runs(rows[1:2], "a`b", most=9)) == "1 run matches `ab`; 1 failed."
+    assert words_of(answers.found_runs(rows[2:], "x\ny", most=9)) == "1 run matches `x␤y`."
+    assert words_of(answers.found_runs([], "x", most=9)) == "0 runs match `x`."
+    assert words_of(answers.found_runs(rows[2:] * 9, "x", most=9)) == "9 runs or more match `x`."
 
 
 def test_runs_behind_filters_are_spoken_of_as_such() -> None:
@@ -133,7 +142,7 @@ def test_one_run() -> None:
     saving = {"share_frac": 0.37, "unit": "ns/step"}
     finding = make(Finding, finding=3, title="The device waits.", saving=saving)
     assert words_of(answers.one_run(run(), [finding], 134 * 60 * NS_PER_S)) == (
-        "Running for 2 h 14 min: 50 % of its 8.0 device-hours were productive; 38 % waited for input. "
+        "Running for 2 h 14 min: 50 % of its 8.00 device-hours were productive; 38 % waited for input. "
         "Worst finding: The device waits, 37 % of the step."
     )
 
@@ -141,13 +150,13 @@ def test_one_run() -> None:
 def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
     """The sentence and its figures speak of the same time."""
     counted = run(accounted_ns=130 * 60 * NS_PER_S)
-    so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.0 device-hours were productive; 38 %"
+    so_far = ". Counted so far, over its first 2 h 10 min: 50 % of its 8.00 device-hours were productive; 38 %"
     assert words_of(answers.one_run(counted, [], 134 * 60 * NS_PER_S)).startswith(f"Running for 2 h 14 min{so_far}")
     ended = replace(counted, state="finished", end_ns=132 * 60 * NS_PER_S)
     assert words_of(answers.one_run(ended, [], 134 * 60 * NS_PER_S)).startswith(f"Finished after 2 h 12 min{so_far}")
     whole = replace(ended, accounted_ns=ended.end_ns)
     assert words_of(answers.one_run(whole, [], 4 * H)).startswith(
-        "Finished after 2 h 12 min: 50 % of its 8.0 device-hours"
+        "Finished after 2 h 12 min: 50 % of its 8.00 device-hours"
     )
     lost = replace(counted, state="lost")
     assert "so far" not in words_of(answers.one_run(lost, [], 4 * H))
@@ -156,10 +165,11 @@ def test_of_a_live_run_is_said_what_is_counted_so_far() -> None:
 def test_without_a_trace_nothing_is_claimed_about_work() -> None:
     without_trace = {"startup": 3 * H, "productive": 0, "unexplained": 5 * H}
     assert words_of(answers.one_run(run(account=without_trace), [], H)) == (
-        "Running for 1 h 0 min: no trace shows how much of its 8.0 device-hours were productive; 38 % went to start-up."
+        "Running for 1 h 0 min: no trace shows how much of its 8.00 device-hours were productive; 38 % went to "
+        "start-up."
     )
     assert words_of(answers.fleet(account(device_ns=8 * H, buckets=without_trace, by_team={}), [], "24h")) == (
-        "In the last 24 hours, no trace shows how much of 8.0 device-hours were productive; 38 % went to start-up."
+        "In the last 24 hours, no trace shows how much of 8.00 device-hours were productive; 38 % went to start-up."
     )
 
 
@@ -193,3 +203,6 @@ def test_addresses_quote_what_comes_from_outside() -> None:
     assert run_href("../x?y") == "/runs/..%2Fx%3Fy"
     assert finding_href("1#a") == "/findings/1%23a"
     assert runs_href(workflow="a b", state=None) == "/runs?workflow=a+b"
+    assert search_href("lr=3e-4") == "/runs?search=lr%3D3e-4"
+    assert search_href("note=a b") == "/runs?search=%22note%3Da+b%22"
+    assert search_href('a"b=c') is None

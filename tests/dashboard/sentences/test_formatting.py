@@ -29,14 +29,14 @@ def shown(text: str) -> str:
         (100 * H, "100 h"),
         (int(99.96 * H), "100 h"),  # not '100.0 h'
         (int(61.44 * H), "61.4 h"),
-        (90 * MIN, "1.5 h"),
+        (90 * MIN, "1.50 h"),
         (59 * MIN, "59.0 min"),
         (int(41.2 * NS_PER_MS), "41.2 ms"),
         (999, "999 ns"),
-        (-5 * H, "-5.0 h"),
+        (-5 * H, "-5.00 h"),
     ],
 )
-def test_durations_have_a_unit_and_hours_one_decimal_below_100(value_ns: int | None, text: str) -> None:
+def test_durations_have_a_unit_and_three_figures(value_ns: int | None, text: str) -> None:
     assert shown(fmt.duration(value_ns)) == text
 
 
@@ -62,9 +62,9 @@ def test_device_time_names_what_it_counts() -> None:
 
 def test_an_estimate_carries_its_bounds_in_the_same_unit() -> None:
     assert shown(fmt.span(310 * H, 280 * H, 330 * H)) == "310 h (280–330)"
-    assert shown(fmt.span(61 * MIN, 50 * MIN, 70 * MIN)) == "1.0 h (0.83–1.2)"
-    assert shown(fmt.span(5 * H, None, None)) == "5.0 h"
-    assert shown(fmt.span(5 * H, 0, 6 * H)) == "5.0 h (0–6.0)"
+    assert shown(fmt.span(61 * MIN, 50 * MIN, 70 * MIN)) == "1.02 h (0.83–1.17)"
+    assert shown(fmt.span(5 * H, None, None)) == "5.00 h"
+    assert shown(fmt.span(5 * H, 0, 6 * H)) == "5.00 h (0–6.00)"
     assert fmt.span(None, 1, 2) == "–"
 
 
@@ -82,12 +82,15 @@ def test_a_share_of_nothing_is_missing_not_zero() -> None:
     assert shown(fmt.share(0, 5)) == "0 %"
 
 
-def test_times_are_in_the_viewers_zone_and_name_it() -> None:
+def test_times_are_in_the_viewers_zone_with_its_offset() -> None:
     winter, summer = 1_700_000_000 * NS_PER_S, 1_690_000_000 * NS_PER_S
-    assert fmt.moment(winter, BERLIN) == "14 Nov 2023, 23:13:20 CET"
-    assert fmt.moment(summer, BERLIN).endswith("CEST")
-    assert fmt.moment(winter, ZoneInfo("UTC")) == "14 Nov 2023, 22:13:20 UTC"
-    assert fmt.minute(winter, BERLIN) == "14 Nov 2023, 23:13"
+    assert fmt.moment(winter, BERLIN) == "14 Nov 2023, 23:13:20 +01:00"
+    assert fmt.moment(summer, BERLIN) == "22 Jul 2023, 06:26:40 +02:00"
+    assert fmt.moment(winter, ZoneInfo("UTC")) == "14 Nov 2023, 22:13:20 +00:00"
+    assert fmt.moment(winter, ZoneInfo("America/St_Johns")) == "14 Nov 2023, 18:43:20 -03:30"
+    shown_at = {fmt.minute(winter, BERLIN), fmt.minute(summer, BERLIN)}
+    assert len(shown_at & {"14 Nov 2023, 23:13", "22 Jul 2023, 06:26"}) == 1, "the other one is not in today's offset"
+    assert len(shown_at & {"14 Nov 2023, 23:13 +01:00", "22 Jul 2023, 06:26 +02:00"}) == 1
     assert fmt.iso(winter + 5 * NS_PER_MS) == "2023-11-14T22:13:20.005Z"
     assert (fmt.moment(None, BERLIN), fmt.iso(None)) == ("–", "")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from api_calls import HOST, RUN, Served, heartbeat, ok, refused, run_record
+from api_calls import HOST, RUN, Capture, Served, heartbeat, ok, refused, run_record
 from sqlalchemy import func, select, text
 from waiting import wait_for
 
@@ -253,7 +253,9 @@ def test_a_number_that_the_database_cannot_work_with_is_no_reason_to_try_again(
 ) -> None:
     """The error is the database's own; whichever it is, the same request gives it again."""
     sums = "SELECT CAST(sum(x) AS BIGINT) FROM (SELECT 9223372036854775807 AS x UNION ALL SELECT 1) AS numbers"
-    monkeypatch.setattr("tightship_platform.queries.hosts.list_hosts", lambda session, **_: session.execute(text(sums)))
+    monkeypatch.setattr(
+        "tightship_platform.queries.hosts.list_hosts", lambda session, *_, **__: session.execute(text(sums))
+    )
     refused(http.get("/hosts"), 422, "cannot work with a value")
 
 
@@ -282,3 +284,34 @@ def test_a_run_of_another_host_stays_as_it_is_however_often_it_is_claimed(http: 
     assert [after[key] for key in ("ranks", "steps", "devices", "last_seen_ns", "host")] == [
         before[key] for key in ("ranks", "steps", "devices", "last_seen_ns", "host")
     ]
+
+
+LISTS = ("/runs", "/captures", "/findings", "/hosts", "/workflows")
+
+
+def test_lists_are_filtered(http: httpx.Client) -> None:
+    Capture(http)
+    ok(http.post("/runs", json=run_record(labels={"lr": "3e-4", "é": "a=b&c"}, external_id="47")))
+    for path in ("/runs", "/captures", "/hosts", "/workflows"):
+        for given in (
+            {"label": ["lr=3e-4", "é=a=b&c"]},
+            {"job_id": "47", "since": "1d", "until": "0s", "workflow": ""},
+        ):
+            assert len(ok(http.get(path, params=given))) == 1, (path, given)
+        for given in (
+            {"label": ["lr=3e-4", "é=other"]},
+            {"until": "1d"},
+            {"state": "failed" if path != "/hosts" else "silent"},
+        ):
+            assert ok(http.get(path, params=given)) == [], (path, given)
+    assert [run["run"] for run in ok(http.get("/runs", params={"since": "2000-01-01T00:00+01:00"}))] == [RUN]
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_filter_that_is_none_is_refused_in_one_line(http: httpx.Client, path: str) -> None:
+    for given in (
+        {"since": "soon"}, {"until": "1e9d"}, {"state": "dancing"}, {"label": "lr"}, {"label": ["a=b"] * 17},
+        {"commit": "HEAD"}, {"rule": "'; DROP TABLE run"}, {"workflow": "a\nb"}, {"host": "x" * 201}, {"user": "\0"},
+        {"limit": "0"}, {"limit": "many"}, {"since": "1h", "until": "2h"},
+    ):  # fmt: skip
+        refused(http.get(path, params=given), 422)

@@ -119,11 +119,14 @@ def test_every_answer_is_as_documented(
     for run in (RUN, LIVE_RUN, "0ff10ad"):
         ok(checked.get(f"/runs/{run}"))
         ok(checked.get(f"/runs/{run}/timeline"))
+        ok(checked.get(f"/ids?id={run}"))
     assert capture.now()["state"] == "uploaded"
     while work_on(filled, open_artifacts(served.settings), capture.key):
         pass
     assert ok(checked.get(f"/captures/{capture.key}/analysis"))["findings"][0]["rule"] == "starved-input"
     assert ok(checked.post(f"/captures/{capture.key}/analysis"))["state"] == "uploaded"
+    wanted = ok(checked.post("/captures", json={"target": RUN}))["capture"]
+    assert ok(checked.post(f"/captures/{wanted}/cancel"))["state"] == "failed"
     ok(checked.get("/fleet"))
     for path in ("/health", "/live", "/ready"):
         ok(checked.get(path))

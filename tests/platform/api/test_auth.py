@@ -178,7 +178,7 @@ def test_a_token_opens_what_its_scopes_say_until_it_is_revoked(closed: Served) -
         with closed.database.session() as session:
             revoke_token(session, "t")
         answer = http.post("/runs", json=run_record())
-        refused(answer, 401, "tightship token create")
+        refused(answer, 401, "does not know the token that was sent", "revoked", "tightship token create")
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
@@ -191,12 +191,17 @@ def test_admin_and_the_token_of_the_environment_may_do_everything(closed: Served
 
 
 @pytest.mark.parametrize(
-    "header",
-    ["", "Bearer", "Bearer wrong", f"Basic {ADMIN}", ADMIN, f"Bearer {ADMIN}x", "Bearer " + "x" * 5000],
+    ("header", "words"),
+    [
+        *((header, "requires a token") for header in ("", "Bearer", f"Basic {ADMIN}", ADMIN)),
+        *((f"Bearer {wrong}", "does not know the token") for wrong in ("wrong", f"{ADMIN}x", "x" * 5000)),
+    ],
 )
-def test_what_is_no_token_opens_nothing(closed: Served, header: str) -> None:
+def test_what_is_no_token_opens_nothing_and_a_wrong_one_is_not_called_missing(
+    closed: Served, header: str, words: str
+) -> None:
     with closed.http() as http:
-        refused(http.get("/runs", headers={"authorization": header} if header else {}), 401)
+        refused(http.get("/runs", headers={"authorization": header} if header else {}), 401, words)
 
 
 def test_bytes_that_are_no_text_are_no_token(closed: Served) -> None:

@@ -130,10 +130,10 @@ def test_the_command(deployed: Deployment) -> None:
     done = tightship(deployed.environ, "runs", "delete", "nosuch", "--yes")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     done = tightship(deployed.environ, "runs", "delete", "a1", input="y\n")
-    assert done.returncode == 0 and done.stdout.endswith("Deleted 1 run.\n")
+    assert done.returncode == 0 and done.stdout.endswith("Deleted run a1.\n")
     done = tightship(deployed.environ, "runs", "delete", "--workflow", "vision", "--yes", "--json")
     assert json.loads(done.stdout) == {"kind": "workflow", "name": "vision", "runs": 1, "left": 0}
-    assert tightship(deployed.environ, "runs", "--state", "finished").stdout.startswith("No such run")
+    assert tightship(deployed.environ, "runs", "--state", "finished").stdout.startswith("Nothing matches")
     with deployed.served.database.session() as session:
         actions = session.scalars(select(Audit.action).where(Audit.action.endswith(".delete")).order_by(Audit.id))
         assert list(actions) == ["run.delete", "workflow.delete"]

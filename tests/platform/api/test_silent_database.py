@@ -20,11 +20,10 @@ from api_calls import HOST, Served, ok, refused
 from sqlalchemy import make_url, text
 from waiting import wait_for
 
-from tightship_platform.api.auth import create_token
+from tightship_platform.api import turns
 from tightship_platform.database import engine, schema, time_limits
 from tightship_platform.settings import Settings
 from tightship_platform.units import now_ns
-from tightship_platform.vocabulary import Scope
 
 pytestmark = pytest.mark.postgres
 ADMIN = "admin-token-of-tests"
@@ -94,17 +93,21 @@ def heartbeats(http: httpx.Client, count: int) -> list[int]:
         return list(pool.map(send, range(count)))
 
 
+def lists(http: httpx.Client, count: int) -> list[int]:
+    """Statuses of so many lists at once; each takes a thread and a connection."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda _: http.get("/runs", timeout=None).status_code, range(count)))
+
+
 def test_the_server_says_how_it_is_while_every_thread_and_connection_waits(
     postgres: Postgres, settings: Settings, serve: Callable[..., Served]
 ) -> None:
     served = serve(replace(settings, token=ADMIN))
-    with served.database.session() as session:
-        made = create_token(session, f"agents-{now_ns()}", [Scope.INGEST])
-    with served.http(made) as http, ThreadPoolExecutor(1) as background:
+    with served.http(ADMIN) as http, ThreadPoolExecutor(1) as background:
         assert ok(http.get("/ready")) == {"status": "ok", "database": "ok"}
-        assert set(heartbeats(http, THREADS)) == {200}  # connections are open now
+        assert set(lists(http, THREADS)) == {200}  # connections are open now
         with postgres.silent():
-            waiting = background.submit(heartbeats, http, 3 * THREADS)
+            waiting = background.submit(lists, http, 3 * THREADS)
             wait_for(lambda: sum("AnyIO" in thread.name for thread in threading.enumerate()) >= THREADS)
             with served.http() as prober:  # its own connection
                 assert ok(prober.get("/live"))["status"] == "ok"
@@ -123,6 +126,7 @@ def test_requests_are_answered_and_the_server_recovers(
     postgres: Postgres, settings: Settings, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_limits, "GRACE_S", 1)
+    monkeypatch.setattr(turns, "WAIT_S", 2)
     served = serve(replace(settings, database_statement_s=1, database_pool_s=1, token=ADMIN))
     with served.http(ADMIN) as http:
         assert set(heartbeats(http, 30)) <= {200, 503}

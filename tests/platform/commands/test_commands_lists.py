@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from api_calls import RUN, Served, ok, run_record, trace_file
+from api_calls import HOST, RUN, Served, ok, run_record, trace_file
 from api_calls import Capture as CaptureCalls
 from click.testing import CliRunner
 from processes import tightship
@@ -20,11 +20,14 @@ from sqlalchemy import delete, select
 from tightship_platform.cli import root
 from tightship_platform.database.models import Capture, Finding, Opportunity, Run, RunAccount, Trace, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound, SchemaMismatch, ServerUnreachable, TightshipError
+from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Bucket, CaptureState
 
+LISTS = ("runs", "captures", "findings", "opportunities", "hosts", "workflows")
 RUN_KEYS = {
     "run", "workflow", "team", "owner", "state", "exit_code", "start_ns", "end_ns", "devices", "steps", "device_ns",
-    "account", "accounted_ns",
+    "account", "accounted_ns", "host", "user", "labels", "external_id", "git_commit", "git_dirty", "image",
+    "torch_version", "cuda_version", "driver_version",
 }  # fmt: skip
 CAPTURE_KEYS = {
     "capture", "run", "workflow", "state", "reason", "requested_ns", "requested_by", "stages", "expected", "params",
@@ -98,11 +101,17 @@ def words(output: str) -> str:
 
 def test_empty_lists_say_what_to_do_next(call: Callable[..., str]) -> None:
     assert "tightship run --workflow NAME -- python train.py" in words(call("runs"))
-    assert "See all of them with: tightship runs" in words(call("runs", "--workflow", "none"))
+    assert "tightship agent" in words(call("hosts"))
+    assert "tightship run --workflow NAME" in words(call("workflows"))
+    for command in ("runs", "captures", "findings", "hosts", "workflows"):
+        for filters in (["--workflow", "none"], ["--since", "2h"], ["--label", "lr=3e-4"]):
+            expected = f"See all of them with: tightship {command}"
+            if (command, filters[0]) not in (("findings", "--workflow"), ("findings", "--label")):
+                assert call(command, *filters) == f"Nothing matches. {expected}\n"
     assert "tightship profile WORKFLOW" in words(call("captures"))
     assert "tightship profile WORKFLOW" in words(call("findings"))
     assert "tightship findings" in words(call("opportunities"))
-    for command in ("runs", "captures", "findings", "opportunities"):
+    for command in LISTS:
         assert json.loads(call(command, "--json")) == []
 
 
@@ -128,6 +137,8 @@ def test_json_has_the_keys_that_other_programs_rely_on(call: Callable[..., str],
         ("captures", CAPTURE_KEYS),
         ("findings", FINDING_KEYS | SAVING_KEYS),
         ("opportunities", OPPORTUNITY_KEYS),
+        ("hosts", {"host", "alive", "last_seen_ns", "devices", "sources"}),
+        ("workflows", {"workflow", "team", "owner", "runs", "live", "last_start_ns", "schedule"}),
     ],
 )
 def test_the_help_names_every_key(command: str, keys: set[str]) -> None:
@@ -148,10 +159,12 @@ def test_tables_show_what_the_person_looks_for(call: Callable[..., str], filled:
     opportunities = words(call("opportunities"))
     for part in ("1 vision starved-input", "10.0 s", "8.00 s", "11.0 s", "40.0 s", "bound", "open", "Give the loader"):
         assert part in opportunities
+    assert f"{HOST} alive A processor" in words(call("hosts"))
+    assert re.search(r"vision red – 1 1 \S+ \S+( \S+)? on request$", words(call("workflows")))
 
 
 def test_a_table_has_one_line_per_item(call: Callable[..., str], filled: Served) -> None:
-    for command in ("runs", "captures", "findings", "opportunities"):
+    for command in LISTS:
         lines = [line for line in call(command).splitlines() if line.strip() and not set(line) <= set(" ─━")]
         assert len(lines) == 2, lines
 
@@ -168,16 +181,54 @@ def test_names_cannot_steer_the_terminal(call: Callable[..., str], served: Serve
     assert not set(shown) & set("\x1b\x07\x9b\u202e")
 
 
-def test_filters_reach_the_server(call: Callable[..., str], filled: Served) -> None:
+def test_every_filter_reaches_the_server(call: Callable[..., str], filled: Served) -> None:
+    commit = "5eed" * 10
+    with filled.http() as http:
+        more = {"owner": "ann", "user": "ann", "labels": {"lr": "3e-4"}, "external_id": "47", "git_commit": commit}
+        ok(http.post("/runs", json=run_record(start_ns=now_ns() - 60 * NS_PER_S, **more)))
+    for name, right, wrong in (
+        ("--since", "1d", "2100-01-01"), ("--until", "2100-01-01", "1d"), ("--workflow", "vision", "other"),
+        ("--team", "red", "blue"), ("--owner", "ann", "bob"), ("--user", "ann", "bob"), ("--host", HOST, "other"),
+        ("--job-id", "47", "48"), ("--commit", "5EED5", "5eee"), ("--label", "lr=3e-4", "lr=1"),
+        ("--rule", "starved-input", "recompilation"),
+    ):  # fmt: skip
+        for command in ("runs", "captures", "findings", "hosts", "workflows"):
+            if command != "findings" or name not in ("--since", "--until"):  # found long ago
+                assert len(json.loads(call(command, "--json", name, right))) == 1, (command, name)
+                assert json.loads(call(command, "--json", name, wrong)) == [], (command, name)
+    both = ("--label", "lr=3e-4", "--label", "lr=1")
+    assert json.loads(call("runs", "--json", *both)) == []
+    for command, state in (
+        ("captures", "uploaded"),
+        ("findings", "running"),
+        ("hosts", "alive"),
+        ("workflows", "running"),
+    ):
+        assert len(json.loads(call(command, "--json", "--state", state))) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--since", "soon"), ("--until", "2026-13-01"), ("--label", "lr"), ("--commit", "HEAD"), ("--rule", "x y")],
+)
+def test_a_filter_that_is_none_is_one_line_and_exit_code_2(given: tuple[str, str]) -> None:
+    """Without asking the server, which is away."""
+    for command in ("runs", "captures", "findings", "hosts", "workflows"):
+        result = CliRunner().invoke(root, [command, *given])
+        assert isinstance(result.exception, Invalid)
+        assert f"{given[1]!r}; expected" in str(result.exception)
+    result = tightship(os.environ, "runs", *given)
+    assert (result.returncode, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+
+
+def test_filters_and_pages_go_together(call: Callable[..., str], filled: Served) -> None:
     assert json.loads(call("runs", "--json", "--workflow", "other")) == []
     assert json.loads(call("runs", "--json", "--state", "failed")) == []
     assert len(json.loads(call("runs", "--json", "--workflow", "vision", "--state", "running", "--limit", "1"))) == 1
     assert len(json.loads(call("findings", "--json", "--workflow", "vision", "--run", RUN))) == 1
 
 
-@pytest.mark.parametrize(
-    "arguments", [["captures", "--run", "none"], ["findings", "--run", "none"], ["findings", "--workflow", "none"]]
-)
+@pytest.mark.parametrize("arguments", [["captures", "--run", "none"], ["findings", "--run", "none"]])
 def test_what_is_unknown_is_one_line(call: Callable[..., str], served: Served, arguments: list[str]) -> None:
     result = CliRunner().invoke(root, arguments)
     assert isinstance(result.exception, TightshipError)
@@ -204,11 +255,11 @@ def test_a_run_that_has_just_ended_shows_no_share_before_its_account_is_complete
         run = session.scalars(select(Run)).one()
         run.state, run.end_ns, run.steps = "finished", run.start_ns + 60_000_000_000, 15
         run.accounted_ns = run.end_ns - 1
-    assert words(call("runs")).endswith("1.00 min – 40.0 s so far – –")
+    assert words(call("runs")).endswith("1 min 0 s – 40.0 s so far – –")
     with filled.database.session() as session:
         run = session.scalars(select(Run)).one()
         run.accounted_ns = run.end_ns
-    assert re.search(r"1\.00 min 15 \S+ \S+ \S+ % \S+ % input$", words(call("runs")))
+    assert re.search(r"1 min 0 s 15 \S+ \S+ \S+ % \S+ % input$", words(call("runs")))
 
 
 def test_runs_fit_a_terminal_of_120_columns_with_the_largest_loss(filled: Served) -> None:
@@ -222,7 +273,7 @@ def test_runs_fit_a_terminal_of_120_columns_with_the_largest_loss(filled: Served
 
 def test_no_server_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = os.environ | {"TIGHTSHIP_SERVER": f"http://127.0.0.1:{free_port()}"}
-    for command in ("runs", "captures", "findings", "opportunities"):
+    for command in LISTS:
         result = tightship(environ, command)
         assert result.returncode == 2
         (line,) = result.stderr.strip().splitlines()

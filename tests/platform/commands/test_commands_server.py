@@ -174,6 +174,13 @@ def test_a_newer_database_is_one_line_and_stays_as_it_is(platform_env: Any) -> N
         one_line(tightship(platform_env.environ, *command), "'9999'", "newer")
 
 
+def test_a_store_that_cannot_be_written_is_one_line_at_the_start(env: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environ = env.environ | {"TIGHTSHIP_ARTIFACTS_URL": str(tmp_path / "file" / "store")}
+    done = tightship(environ, "server", "--port", str(free_port()))
+    one_line(done, "TIGHTSHIP_ARTIFACTS_URL", "a store that can be written (Not a directory)")
+
+
 def test_a_file_that_is_no_database_is_one_line(env: Any, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("not a database " * 100)

@@ -48,6 +48,8 @@ class RunHistory:
     stepped: set[int] = field(default_factory=set)
     """Starts of the minutes in which any rank completed a step."""
     first_step_ns: int | None = None
+    active_ns: Mapping[int, int] = field(default_factory=dict)
+    """Device → its first sample with activity; those that were never active are missing."""
     workflow: str = ""
     memory: Mapping[int, DeviceMemory] = field(default_factory=dict)
     """Accelerator → how full it was; those without samples of memory are missing."""
@@ -65,15 +67,18 @@ class RunHistory:
 def held_idle(history: RunHistory) -> dict[int, list[Span]]:
     """Device → when it was held idle: disjoint, ascending, each at least MIN_WINDOW_NS long.
 
-    A minute without samples is not idle but unknown. Time before the first step is start-up, not idleness; a run that
-    never stepped is judged from its start.
+    A minute without samples is not idle but unknown. Time before the first step is start-up, not idleness; so is, in a
+    run that makes no steps, time before the device was first active. One that never was is held idle from the start.
     """
     idle: dict[int, list[Span]] = {}
     for device, spans in history.held.items():
         starts = sorted(m.start_ns for m in history.minutes if m.device == device and _is_idle(m, history.stepped))
         windows = []
         for held_start, held_end in spans:
-            begin = held_start if history.first_step_ns is None else max(held_start, history.first_step_ns)
+            active_ns = history.active_ns.get(device, held_start)
+            begin = max(held_start, active_ns if history.first_step_ns is None else history.first_step_ns)
+            if history.first_step_ns is None and active_ns >= held_end:
+                begin = held_start
             for start, end in _join(starts):
                 clipped = max(start, begin), min(end, held_end)
                 if clipped[1] - clipped[0] >= MIN_WINDOW_NS:

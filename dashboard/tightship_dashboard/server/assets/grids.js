@@ -152,9 +152,9 @@
     });
   }
 
-  tightship.filterRuns = function (workflow, by, search) {
+  tightship.filterRuns = function (workflow, by, terms, search) {
     var query = new URLSearchParams(search || "");
-    [["workflow", workflow], ["by", by]].forEach(function (pair) {
+    [["workflow", workflow], ["by", by], ["search", (terms || "").trim()]].forEach(function (pair) {
       if (pair[1]) query.set(pair[0], pair[1]);
       else query.delete(pair[0]);
     });

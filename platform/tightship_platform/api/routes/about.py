@@ -77,7 +77,4 @@ def store(database: Db, settings: Config) -> Answer:
 @router.get("/openapi.json", dependencies=[needs(Scope.READ)], include_in_schema=False)
 def openapi(request: Request) -> Answer:
     """The OpenAPI document."""
-    app = request.app
-    if app.openapi_schema is None:
-        app.openapi_schema = document(app)
-    return Answer(app.openapi_schema)
+    return Answer(document(request.app))

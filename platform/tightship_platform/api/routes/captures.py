@@ -10,10 +10,12 @@ from starlette.concurrency import run_in_threadpool
 from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, reporter, require
+from tightship_platform.api.filters import Wanted
 from tightship_platform.api.insisting import require_own_risk
 from tightship_platform.api.polls import LOOK_S, Polls
 from tightship_platform.api.reply import Answer, Config, Db, count_request
 from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.database import ids
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.queries import captures as capture_queries
@@ -76,11 +78,12 @@ def report(key: str, body: CaptureReport, database: Db) -> Answer:
 
 @router.get("/captures", dependencies=[needs(Scope.READ)], response_model=list[Capture])
 def list_captures(
-    database: Db, run: str | None = None, workflow: str | None = None, after: str | None = None, limit: int = 200
+    database: Db, filters: Wanted, run: str | None = None, after: str | None = None, limit: int = 200
 ) -> Answer:
-    """Captures, newest first; of those after the capture `after`, the last one of the page before."""
+    """Captures, newest first; of those after the capture `after`, the last one of the page before. `since` and `until`
+    are about when they were requested."""
     with database.session() as session:
-        found = capture_queries.list_captures(session, run=run, workflow=workflow, after=after, limit=limit)
+        found = capture_queries.list_captures(session, filters, run=run, after=after, limit=limit)
         return Answer(found)
 
 
@@ -89,6 +92,18 @@ def get_capture(key: str, database: Db) -> Answer:
     """One capture."""
     with database.session() as session:
         return Answer(capture_queries.get_capture(session, key))
+
+
+@router.post("/captures/{key}/cancel", dependencies=[needs(Scope.CAPTURE)], response_model=Capture)
+def cancel(key: str, database: Db) -> Answer:
+    """End a capture that has not yet brought all of its traces; answers the capture, whose reason says who did that."""
+    caller = require(Scope.CAPTURE)
+    with database.session() as session:
+        key = ids.find_key(session, ids.CAPTURE, key)
+        captures.cancel(session, key, by=caller.name)
+        audit(session, caller.name, "capture.cancel", key)
+        return_value = capture_queries.get_capture(session, key)
+    return Answer(return_value)
 
 
 @router.get("/captures/{key}/analysis", dependencies=[needs(Scope.READ)], response_model=RunAnalysis)

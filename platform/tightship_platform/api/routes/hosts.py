@@ -9,6 +9,7 @@ from fastapi import Request
 from tightship_platform import ingest
 from tightship_platform.api.auth import reporter, require
 from tightship_platform.api.enrolment import enrol_host
+from tightship_platform.api.filters import Wanted
 from tightship_platform.api.reply import Answer, Config, Db, Known, Refused, count_request, count_stored
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.ingest import RefusedRows
@@ -91,10 +92,8 @@ def enrol(body: EnrolRequest, database: Db) -> Answer:
 
 
 @router.get("/hosts", dependencies=[needs(Scope.READ)], response_model=list[Host])
-def list_hosts(
-    database: Db, host: str | None = None, after: str | None = None, limit: int = hosts.HOSTS_AT_ONCE
-) -> Answer:
-    """Hosts by name, with their devices and the state of their sources: the one called `host`, or those after
-    `after`, the last name of the page before."""
+def list_hosts(database: Db, filters: Wanted, after: str | None = None, limit: int = hosts.HOSTS_AT_ONCE) -> Answer:
+    """Hosts by name, with their devices and the state of their sources; of those after `after`, the last name of the
+    page before. `since` and `until` are about when they were last heard of, and `state` is `alive` or `silent`."""
     with database.session() as session:
-        return Answer(hosts.list_hosts(session, host=host, after=after, limit=limit))
+        return Answer(hosts.list_hosts(session, filters, after=after, limit=limit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tightship_platform import ingest
 from tightship_platform.api.auth import reporter
+from tightship_platform.api.filters import Wanted
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.queries import runs, timeline
@@ -25,12 +26,11 @@ def record(body: RunRecord, database: Db) -> Answer:
 
 
 @router.get("/runs", dependencies=[needs(Scope.READ)], response_model=list[Run])
-def list_runs(
-    database: Db, workflow: str | None = None, state: str | None = None, after: str | None = None, limit: int = 200
-) -> Answer:
-    """Runs, newest first; of those after the run `after`, the last one of the page before."""
+def list_runs(database: Db, filters: Wanted, after: str | None = None, limit: int = 200) -> Answer:
+    """Runs, newest first; of those after the run `after`, the last one of the page before. `since` and `until` are
+    about their starts."""
     with database.session() as session:
-        return Answer(runs.list_runs(session, workflow=workflow, state=state, after=after, limit=limit))
+        return Answer(runs.list_runs(session, filters, after=after, limit=limit))
 
 
 @router.get("/runs/{key}", dependencies=[needs(Scope.READ)], response_model=RunDetail)

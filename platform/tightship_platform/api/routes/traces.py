@@ -17,6 +17,7 @@ from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
+from tightship_platform.database import ids
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TooLarge
@@ -151,14 +152,14 @@ def _record(
 
 @router.get("/traces/{key}/file", dependencies=[needs(Scope.READ)], response_class=TraceFile)
 def get_file(
-    key: int,
+    key: str,
     database: Db,
     settings: Config,
     recording: Annotated[int, Query(alias="pass", description="2: the trace of the second pass")] = 1,
 ) -> TraceFile:
     """The trace file as it was uploaded (gzip of Kineto's JSON), for Perfetto or `tightship analyze`."""
     with database.session() as session:
-        trace = find_trace(session, key)
+        trace = find_trace(session, ids.find_number(session, ids.TRACE, key))
         url = stored_url(trace, recording)
         if trace.removed_ns is not None:
             hint = f"removed {settings.keep_trace_days} days after it was recorded (TIGHTSHIP_KEEP_TRACE_DAYS)"
@@ -168,10 +169,10 @@ def get_file(
     if size is None:
         raise NotFound("stored file", url, "it was deleted, or TIGHTSHIP_ARTIFACTS_URL points elsewhere")
     with database.session() as session:
-        audit(session, require(Scope.READ).name, "trace.download", str(key), recording=recording)
+        audit(session, require(Scope.READ).name, "trace.download", str(trace.id), recording=recording)
     which = "-second-pass" if recording > 1 else ""
     headers = {
         "content-length": str(size),
-        "content-disposition": f'attachment; filename="trace-{key}{which}.json.gz"',
+        "content-disposition": f'attachment; filename="trace-{trace.id}{which}.json.gz"',
     }
     return TraceFile(store.chunks(url), headers=headers)

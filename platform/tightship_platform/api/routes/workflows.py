@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tightship_platform import captures
 from tightship_platform.api.auth import require
+from tightship_platform.api.filters import Wanted
 from tightship_platform.api.insisting import require_own_risk
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
@@ -27,11 +28,11 @@ class Schedule:
 
 
 @router.get("/workflows", dependencies=[needs(Scope.READ)], response_model=list[Workflow])
-def list_workflows(database: Db, after: str | None = None, limit: int = 1000) -> Answer:
+def list_workflows(database: Db, filters: Wanted, after: str | None = None, limit: int = 1000) -> Answer:
     """Workflows with their newest runs and capture schedule; of those after the workflow `after`, the last one of the
-    page before."""
+    page before. `since` and `until` are about their newest run, `state` about any."""
     with database.session() as session:
-        return Answer(workflows.list_workflows(session, after=after, limit=limit))
+        return Answer(workflows.list_workflows(session, filters, after=after, limit=limit))
 
 
 @router.post("/workflows/{name:path}/schedule", dependencies=[needs(Scope.CAPTURE)], response_model=WorkflowSchedule)

@@ -34,14 +34,14 @@ class Capture(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), index=True)
     requested_by: Mapped[name]
     """`cli`, `dashboard`, `schedule`, or the token's name."""
-    requested_ns: Mapped[ns]
+    requested_ns: Mapped[ns] = mapped_column(BigInteger, index=True)
     expires_ns: Mapped[ns]
     """When a request that nobody leased becomes `expired`."""
     params: Mapped[json_dict]
     """duration_ns or iterations; stacks, shapes, memory, insist, passes."""
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(Text)
-    """Why it failed or expired, or what it waits for."""
+    """Why it failed or expired, what it waits for, or that its traces hold almost nothing."""
     stages: Mapped[json_dict]
     """When each state was first entered: state → ns."""
     expected: Mapped[json_list]

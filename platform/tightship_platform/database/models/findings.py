@@ -39,7 +39,7 @@ class Finding(_Saving, Base):
     share_frac: Mapped[float | None] = mapped_column(Float)
     """The saving as a share of the step or recording (traces) or of the run's device time (samples)."""
     evidence: Mapped[json_list]
-    created_ns: Mapped[ns]
+    created_ns: Mapped[ns] = mapped_column(BigInteger, index=True)
 
     run: Mapped[Run] = relationship()
     trace: Mapped[Trace | None] = relationship()

@@ -35,6 +35,15 @@ class Run(Base):
     __tablename__ = "run"
     __table_args__ = (
         Index("ix_run_state_start_ns", "state", "start_ns"),
+        Index("ix_run_host_name_start_ns", "host_name", "start_ns"),
+        Index("ix_run_user_name_start_ns", "user_name", "start_ns"),
+        Index(
+            "ix_run_labels",
+            "labels",
+            postgresql_using="gin",
+            postgresql_ops={"labels": "jsonb_path_ops"},
+            info={"dialect": "postgresql"},
+        ).ddl_if(dialect="postgresql"),
         Index("ix_run_unsettled", "id", postgresql_where=UNSETTLED, sqlite_where=UNSETTLED),
         Index("ix_run_unjudged", "id", postgresql_where=UNJUDGED, sqlite_where=UNJUDGED),
     )
@@ -43,8 +52,17 @@ class Run(Base):
     key: Mapped[str] = mapped_column(String(40), unique=True)
     """The public run id, made by the launcher (or an importer)."""
     workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id"), index=True)
-    external_id: Mapped[str | None] = mapped_column(String(200))
+    external_id: Mapped[str | None] = mapped_column(String(200), index=True)
     """Id in the scheduler, such as the Slurm job id."""
+    git_commit: Mapped[str | None] = mapped_column(String(64), index=True)
+    """Of the folder that it was launched in; null: it is in no repository, or nobody knows."""
+    git_dirty: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether tracked files differed from the commit; null: not known."""
+    image: Mapped[str | None] = mapped_column(String(200))
+    """The container image that its environment named."""
+    torch_version: Mapped[str | None] = mapped_column(String(64))
+    cuda_version: Mapped[str | None] = mapped_column(String(64))
+    driver_version: Mapped[str | None] = mapped_column(String(64))
     source: Mapped[str] = mapped_column(String(40), default="launch")
     """`launch`, or `import:<format>`."""
     simulated: Mapped[bool] = mapped_column(Boolean, default=False)

@@ -127,6 +127,9 @@ class TraceSummary:
     """Share of the window that all findings together give back at most."""
     warnings: list[str]
     """What limits the verdict, one line each."""
+    recorded_ns: int | None = None
+    """From the start of the first event to the end of the last; 0: there is none with a duration, null: an earlier
+    release analyzed it."""
 
 
 def device_label(device: str, device_kind: str, covered_frac: float | None) -> str:

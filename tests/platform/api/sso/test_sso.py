@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -12,7 +12,7 @@ import httpx
 import pytest
 from api_calls import Served, ok, refused, run_record
 from click.testing import CliRunner
-from oidc_provider import OidcProvider, oidc_provider
+from oidc_provider import OidcProvider
 from sso_rig import ADMIN, Browser, line_of, sso_settings
 
 from tightship_platform.api import auth
@@ -23,26 +23,6 @@ from tightship_platform.commands.token import token
 from tightship_platform.database.models import BrowserSession
 from tightship_platform.errors import NotFound
 from tightship_platform.vocabulary import Scope
-
-
-@pytest.fixture
-def provider() -> Iterator[OidcProvider]:
-    with oidc_provider() as running:
-        yield running
-
-
-@pytest.fixture
-def served(platform_env: Any, serve: Callable[..., Served], provider: OidcProvider) -> Served:
-    """A server with single sign-on."""
-    settings = sso_settings(platform_env, provider.issuer)
-    return serve(settings, port=urlsplit(settings.public_url).port)
-
-
-@pytest.fixture
-def browser(served: Served) -> Iterator[Browser]:
-    made = Browser(served.url)
-    yield made
-    made.http.close()
 
 
 def entries(served: Served, action: str) -> list[tuple[str, dict[str, Any]]]:

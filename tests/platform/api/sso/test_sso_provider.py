@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,27 +29,6 @@ from tightship_platform.api.gate import COOKIE
 from tightship_platform.api.sso import START, single_sign_on
 from tightship_platform.api.sso import provider as provider_module
 from tightship_platform.errors import Invalid
-
-
-@pytest.fixture
-def provider() -> Iterator[OidcProvider]:
-    with oidc_provider() as running:
-        yield running
-
-
-@pytest.fixture
-def served(platform_env: Any, serve: Callable[..., Served], provider: OidcProvider) -> Served:
-    """A server with single sign-on."""
-    settings = sso_settings(platform_env, provider.issuer)
-    return serve(settings, port=urlsplit(settings.public_url).port)
-
-
-@pytest.fixture
-def browser(served: Served) -> Iterator[Browser]:
-    made = Browser(served.url)
-    yield made
-    made.http.close()
-
 
 # ---- what a provider says is not believed ----------------------------------------------------------------------------
 

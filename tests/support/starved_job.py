@@ -1,0 +1,41 @@
+"""A training script whose device waits for its data loader: what most first captures show."""
+
+from __future__ import annotations
+
+import textwrap
+
+STARVED = textwrap.dedent(
+    '''
+    """An ordinary training script whose loader decodes in the training process. It ends when a file appears."""
+    import os
+    import sys
+    import time
+
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    torch.set_num_threads(1)
+
+
+    class Pictures(Dataset):
+        def __len__(self):
+            return 1 << 16
+
+        def __getitem__(self, index):
+            time.sleep(0.004)  # as reading and decoding would take
+            return torch.randn(64), index % 10
+
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    deadline = time.time() + 280
+    for pictures, labels in DataLoader(Pictures(), batch_size=8):
+        loss = torch.nn.functional.cross_entropy(model(pictures), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if os.path.exists(sys.argv[1]) or time.time() > deadline:
+            break
+    '''
+)
+"""Its argument names the file at whose appearance it ends."""
