@@ -63,7 +63,7 @@ def test_the_whole_page(
     here.page.wait_for_selector("figure.gap .barlayer path")
     here.settle()
     assert here.page.title() == f"Trace {key} · tightship"
-    assert re.search(r"\. 2 ranks of vision, recorded \d+ \w+, [\d:]{8} CES?T\.$", here.answer())
+    assert re.search(r"\. 2 ranks of vision, recorded \d+ \w+, [\d:]{8} \+0[12]:00\.$", here.answer())
     assert not here.scrolls_sideways()
     assert not here.page.evaluate(BESIDE_ITS_TABLE)
     here.picture("trace")

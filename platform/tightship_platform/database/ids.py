@@ -132,13 +132,15 @@ def find_number(session: Session, kind: Kind, text: str) -> int:
     """The number of the finding or trace that a person means, which need not exist unless it is the newest.
 
     :raises Invalid: the text is no number.
-    :raises NotFound: there is none yet.
+    :raises NotFound: there is none yet, or the number is more than an id can be.
     """
     if text == NEWEST:
         return int(_newest(session, kind))
-    if not _NUMBER.fullmatch(text):
-        raise Invalid(f"Id of a {kind.word}", text, f"a whole number, or {NEWEST} for the newest; {kind.hint}")
-    return int(text)
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    if text.isascii() and text.isdigit():  # more than an id can be
+        raise kind.not_found(text)
+    raise Invalid(f"Id of a {kind.word}", text, f"a whole number, or {NEWEST} for the newest; {kind.hint}")
 
 
 def _is_whole(session: Session, kind: Kind, text: str) -> bool:

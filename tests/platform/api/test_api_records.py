@@ -194,7 +194,7 @@ def test_names_keep_their_markup_as_text(http: httpx.Client) -> None:
         ("GET", "/findings/x", 422),
         ("GET", "/findings?run=none", 404),
         ("GET", "/traces/1/file", 404),
-        ("GET", "/traces/-1/file", 404),
+        ("GET", "/traces/-1/file", 422),
         ("GET", "/runs?limit=0", 422),
         ("GET", "/runs?limit=999999999999999999999999", 422),
         ("GET", "/runs?state=asleep", 422),
