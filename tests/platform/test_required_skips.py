@@ -80,7 +80,10 @@ def warm() -> Iterator[tuple[str, ...]]:
 @pytest.fixture
 def run_tests(tmp_path: Path, warm: tuple[str, ...]):
     """Runs a test file in its own process, beside a copy of our conftest; returns how many ended how."""
-    for file in (TESTS / "conftest.py", *(SUPPORT / f"{name}.py" for name in ("reference_data", "services", "file_costs"))):
+    for file in (
+        TESTS / "conftest.py",
+        *(SUPPORT / f"{name}.py" for name in ("reference_data", "services", "file_costs")),
+    ):
         shutil.copy(file, tmp_path / file.name)
     config = tmp_path / "pytest.ini"
     marks = "\n".join(f"    {mark}: x" for mark in MARKS)
