@@ -51,7 +51,7 @@ def fill(session: Session) -> None:
         ingest.apply_heartbeat(session, beat(live(run), time_ns=NOW, host=host), now=NOW)
         captures.request(session, ask(run), now=T0 + number * S)
     session.query(models.Host).filter_by(name="h2").one().last_seen_ns = NOW - 10 * S
-    ids = {run.key: run.id for run in session.query(models.Run)}
+    ids = {run.key: run.id for run in session.query(models.Run).order_by(models.Run.id)}
     for capture, run, rule in zip(
         session.query(models.Capture).order_by(models.Capture.id), ids, ("x", "y"), strict=True
     ):

@@ -28,7 +28,8 @@ _OURS = ([Scope.ENROL.value], [Scope.INGEST.value])
 
 
 def make_word(session: Session, host: str, *, team: str | None = None, lifetime_ns: int, actor: str = "cli") -> str:
-    """A word for `enrol_host`, which can be seen this once. The host's former token is refused from now on.
+    """A word for `enrol_host`, which can be seen this once. The host's former token is refused, for
+    deliveries after RECALL_S at most.
 
     :raises Invalid: the host or the team is no name, or the lifetime is none.
     :raises Conflict: a token of another kind has the name that the host's would have.

@@ -6,9 +6,9 @@ import os
 
 from tightship_platform.database.engine import Database, open_database
 from tightship_platform.database.time_limits import for_tasks
-from tightship_platform.settings import load_settings
+from tightship_platform.settings import Settings, load_settings
 
-_opened: dict[int, Database] = {}
+_opened: dict[tuple[int, Settings], Database] = {}
 
 
 def process_database() -> Database:
@@ -17,9 +17,9 @@ def process_database() -> Database:
     :raises SchemaMismatch: the schema is not this release's.
     :raises DatabaseUnreachable: it cannot be opened.
     """
-    pid = os.getpid()
+    settings = load_settings()
+    mine = os.getpid(), settings
     # An entry of the process that forked this one stays: to drop it would close the connections under its feet.
-    if pid not in _opened:
-        settings = load_settings()
-        _opened[pid] = open_database(settings, for_tasks(settings))
-    return _opened[pid]
+    if mine not in _opened:
+        _opened[mine] = open_database(settings, for_tasks(settings))
+    return _opened[mine]

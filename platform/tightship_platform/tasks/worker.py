@@ -245,7 +245,8 @@ def run_worker(settings: Settings, *, concurrency: int, beat: bool) -> int:
     )
     # An idle process for analyses takes periodic tasks, too.
     exit_code = _consume(app, [QUEUE, PERIODIC_QUEUE], concurrency=concurrency, beat=beat, on_stop=reserved.terminate)
-    reserved.end(app.conf.worker_soft_shutdown_timeout + FAREWELL_S)
+    # On a slow machine it takes its time to give its task back; it has its own last resort.
+    reserved.end(app.conf.worker_soft_shutdown_timeout + LAST_RESORT_S)
     if lock is not None:
         lock.close()
     # All is given back. At its exit Billiard waits for a lock, which a pool process that was killed may still hold.
