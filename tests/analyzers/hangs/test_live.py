@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from launching import TIGHTSHIP, run_dirs, start
 from waiting import wait_for
@@ -58,12 +58,14 @@ def hung(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     script.write_text(JOB)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    with start(*torchrun, script, tmp_path, env=environ, start_new_session=True) as job:
+    with start(*torchrun, script, tmp_path, env=environ) as job:
         try:
             wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "both ranks' last step")
             yield run_dirs()[0].name, script
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
+            # torchrun puts each rank into a session of its own.
+            for process in [*psutil.Process(job.pid).children(recursive=True), job]:
+                process.kill()
 
 
 def why(*arguments: str) -> subprocess.CompletedProcess[str]:
