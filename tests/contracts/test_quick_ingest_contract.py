@@ -32,7 +32,7 @@ from tightship_platform.database.round_trips import pipelined
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest import batches, heartbeats, plain, quick
 from tightship_platform.ingest.bounds import bounds_of
-from tightship_platform.ingest.known import KNOWN_NS, KnownHost, KnownHosts
+from tightship_platform.ingest.known import KNOWN_NS, OWN_NS, KnownHost, KnownHosts
 from tightship_platform.ingest.quick import Delivery
 from tightship_platform.samples.dirty_hours import HOUR_NS
 from tightship_platform.wire import (
@@ -271,6 +271,10 @@ def test_what_is_known_is_forgotten_in_time_and_is_one_callers_own(database: Dat
     assert known.get("somebody", "h1", NOW) is None
     assert known.get("agent", "h1", NOW + KNOWN_NS) is None
     assert known.get("agent", "h1", NOW - KNOWN_NS) is None
+    stated = known.get("agent", "h1", NOW)
+    known.keep("own agent", stated, NOW, is_own=True)
+    assert known.get("own agent", "h1", NOW + 2 * KNOWN_NS) is stated
+    assert known.get("own agent", "h1", NOW + OWN_NS) is None
 
 
 def test_what_comes_together_is_stored_together(database: Database) -> None:

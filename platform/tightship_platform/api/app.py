@@ -124,7 +124,14 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
             mount(app, settings)
     # Added last, so that they are outermost: before the dashboard's own layers too.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Deliveries, groups=groups, known_hosts=app.state.known_hosts, turns=app.state.turns)
+    app.add_middleware(
+        Deliveries,
+        groups=groups,
+        known_hosts=app.state.known_hosts,
+        turns=app.state.turns,
+        polls=app.state.polls,
+        database=database,
+    )
     token_rates = Rates(settings.requests_per_token, "TIGHTSHIP_REQUESTS_PER_TOKEN")
     app.add_middleware(
         Gate,

@@ -25,6 +25,8 @@ from starlette.types import Scope as Connection
 from tightship_platform.api.auth import current_caller
 from tightship_platform.api.bodies import first, read_body
 from tightship_platform.api.errors import outside_of_routes
+from tightship_platform.api.leases import answer_lease
+from tightship_platform.api.polls import Polls
 from tightship_platform.api.reply import Answer, count_request, count_stored
 from tightship_platform.api.scopes import JSON_MAX_BYTES, LATER
 from tightship_platform.api.turns import Turns
@@ -52,17 +54,25 @@ _KINDS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any, KnownHost, int], 
     f"{API}/hosts/heartbeat": (plain.read_heartbeat, quick.plain_heartbeat),
     f"{API}/batches": (plain.read_batch, quick.plain_batch),
 }
-_PATHS = {*_KINDS, f"{API}/runs"}
+_LEASE = f"{API}/captures/lease"
+_IN_TURN = {*_KINDS, f"{API}/runs"}
+"""Paths whose long way has turns."""
+_PATHS = {*_IN_TURN, _LEASE}
 
 
 class Deliveries:
-    """ASGI layer that answers plain heartbeats and batches, and has the other deliveries wait for their turn."""
+    """ASGI layer that answers plain heartbeats, batches and requests for captures. Other deliveries wait for their
+    turn."""
 
-    def __init__(self, app: ASGIApp, groups: Groups, known_hosts: KnownHosts, turns: Turns) -> None:
+    def __init__(
+        self, app: ASGIApp, groups: Groups, known_hosts: KnownHosts, turns: Turns, polls: Polls, database: Database
+    ) -> None:
         self.app = app
         self._groups = groups
         self._known_hosts = known_hosts
         self._turns = turns
+        self._polls = polls
+        self._database = database
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         caller = current_caller() if scope["type"] == "http" and scope["path"] in _PATHS else None
@@ -73,7 +83,7 @@ class Deliveries:
         try:
             body = await read_body(request, most=JSON_MAX_BYTES, what="The JSON body")
             answer = await self._answer(request, body) if len(body) <= LATER else None
-            if answer is None:
+            if answer is None and scope["path"] in _IN_TURN:
                 await self._turns.begin(caller.name, len(body))
         except ClientDisconnect:
             return
@@ -85,9 +95,13 @@ class Deliveries:
         try:
             await self.app(scope, first(body, receive), send)
         finally:
-            self._turns.end(caller.name)
+            if scope["path"] in _IN_TURN:
+                self._turns.end(caller.name)
 
     async def _answer(self, request: Request, body: bytes) -> Response | None:
+        if request.scope["path"] == _LEASE:
+            wanted = plain.read_lease(body)
+            return await answer_lease(request, wanted, self._polls, self._database) if wanted is not None else None
         if request.scope["path"] not in _KINDS:
             return None
         read, prepare = _KINDS[request.scope["path"]]

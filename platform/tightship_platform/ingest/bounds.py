@@ -33,6 +33,7 @@ _OF_NAMES = {
     "rank": Bounds(least=-1, most=RANK_MAX),
     "pid": Bounds(least=1, most=INT32_MAX),
     "power_w": AMOUNT,
+    "wait_s": AMOUNT,
     "cpu_cores": AMOUNT,
     "temperature_c": Bounds(least=-273.15, is_whole=False),
 }

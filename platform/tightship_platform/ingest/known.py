@@ -3,9 +3,9 @@
 [Note: what may be out of date]
 Whatever stands here was committed, and stated by the same caller. Another server process may have changed it since, or
 a host may have been removed or given to another token: a row that is gone is noticed (`forget`), and everything else
-holds for KNOWN_NS only. What is skipped because of it would write what that agent said to this process before. An agent
-keeps its connection, and so its process; of one that changes twice between two processes, and its mind each time, the
-older word stands until then.
+holds for KNOWN_NS only, or OWN_NS where the caller's token is the host's own, which nothing takes from it. What is
+skipped because of it would write what that agent said to this process before. An agent keeps its connection, and so its
+process; of one that changes twice between two processes, and its mind each time, the older word stands until then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tightship_platform.units import NS_PER_S
 
 KNOWN_NS = 300 * NS_PER_S
 """Longest time for which something is known; shorter by up to half, so that hosts that began together part."""
+OWN_NS = 1800 * NS_PER_S
+"""The same, of a host whose own token the caller has: to learn it again costs as much as minutes of deliveries."""
 MAX_HOSTS = 20_000
 """Hosts that are remembered by one process; some 10 kB each."""
 
@@ -51,6 +53,8 @@ class KnownHost:
     """Its facts as last written."""
     runs: dict[str, KnownRun] = field(default_factory=dict)
     until_ns: int = 0
+    most_ns: int = KNOWN_NS
+    """Longest time for which it is known; what is longer comes of a clock that was set back."""
     seen_ns: int = 0
     """What was last written as `last_seen_ns`."""
 
@@ -68,12 +72,17 @@ class KnownHosts:
     def get(self, caller: Hashable, name: str, now: int) -> KnownHost | None:
         """The host, when what is known of it is recent."""
         found = self._hosts.get((caller, name))
-        return found if found is not None and 0 <= found.until_ns - now < KNOWN_NS else None
+        return found if found is not None and 0 <= found.until_ns - now < found.most_ns else None
 
-    def keep(self, caller: Hashable, stated: KnownHost, now: int) -> None:
-        """Remember what was just committed, beside what is known already of the rest."""
+    def keep(self, caller: Hashable, stated: KnownHost, now: int, *, is_own: bool = False) -> None:
+        """Remember what was just committed, beside what is known already of the rest.
+
+        :param is_own: the caller has the host's own token.
+        """
         old = self.get(caller, stated.name, now)
-        stated.until_ns = now + int(KNOWN_NS * random.uniform(0.5, 1.0)) if old is None else old.until_ns  # noqa: S311
+        stated.most_ns = OWN_NS if is_own else KNOWN_NS
+        lasts_ns = int(stated.most_ns * random.uniform(0.5, 1.0))  # noqa: S311
+        stated.until_ns = now + lasts_ns if old is None else old.until_ns
         if old is not None and old.host_id == stated.host_id:
             stated.devices = stated.devices if stated.devices is not None else old.devices
             if stated.stated is None:

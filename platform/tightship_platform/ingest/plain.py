@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, ValidationError, structs
 
 from tightship_platform.ingest.bounds import bounds_of
-from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, LiveRun
+from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, LeaseRequest, LiveRun
 
 _MUST_BE_NULL = ("end_ns",)
 """An allocation that ends needs a second look."""
@@ -64,6 +64,7 @@ def _plain(name: str, kind: Any) -> Any:
 
 _BATCH: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reader_of(Batch))
 _HEARTBEAT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reader_of(Heartbeat))
+_LEASE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reader_of(LeaseRequest))
 
 
 def read_batch(body: bytes) -> Batch | None:
@@ -82,6 +83,15 @@ def read_heartbeat(body: bytes) -> Heartbeat | None:
     except (ValidationError, msgspec.DecodeError, RecursionError):
         return None
     return beat
+
+
+def read_lease(body: bytes) -> LeaseRequest | None:
+    """The request for captures, with the attributes of the wire's; None: the route has to say what is wrong."""
+    try:
+        request: LeaseRequest = _LEASE.decode(body)
+    except (ValidationError, msgspec.DecodeError, RecursionError):
+        return None
+    return request
 
 
 def described(devices: Sequence[DeviceRecord]) -> tuple[tuple[str, str, str, int | None], ...]:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import time
-
 from fastapi import Request
-from starlette.concurrency import run_in_threadpool
 
 from tightship_platform import captures
 from tightship_platform.api.analyze_again import analyze_again
 from tightship_platform.api.auth import LOOPBACK, reporter, require
 from tightship_platform.api.filters import Wanted
 from tightship_platform.api.insisting import require_own_risk
-from tightship_platform.api.polls import LOOK_S, Polls
-from tightship_platform.api.reply import Answer, Config, Db, count_request
+from tightship_platform.api.leases import answer_lease
+from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database import ids
 from tightship_platform.database.audit import audit
-from tightship_platform.database.engine import Database
 from tightship_platform.queries import captures as capture_queries
 from tightship_platform.queries.analysis import get_analysis
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.capture import Capture
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import MAX_LEASE_WAIT_S, CaptureReport, CaptureRequest, Lease, LeaseRequest, Leases
+from tightship_platform.wire import CaptureReport, CaptureRequest, LeaseRequest, Leases
 
 router = scoped_router("captures")
-AT_ONCE_S = 5 * LOOK_S
-"""Who waits for less than this is answered from the database first."""
 
 
 @router.post("/captures", dependencies=[needs(Scope.CAPTURE)], response_model=Capture)
@@ -48,23 +42,7 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 @router.post("/captures/lease", dependencies=[needs(Scope.INGEST)], response_model=Leases)
 async def lease(body: LeaseRequest, database: Db, request: Request) -> Answer:
     """An agent takes captures of the runs of its host that it sees alive; with `wait_s` it waits for one."""
-    count_request(request, body.host)
-    captures.check_lease(body)
-    polls: Polls = request.app.state.polls
-    wait_s = min(body.wait_s, MAX_LEASE_WAIT_S)
-    until_s = time.monotonic() + wait_s
-    # Who waits for long sees what is there already with the next look that is made for all.
-    leases = await run_in_threadpool(_lease, database, body) if wait_s < AT_ONCE_S else []
-    while not leases and (left_s := until_s - time.monotonic()) > 0:
-        if not await polls.wait(request, set(body.runs), left_s):
-            break
-        leases = await run_in_threadpool(_lease, database, body)
-    return Answer(Leases(leases=leases))
-
-
-def _lease(database: Database, body: LeaseRequest) -> list[Lease]:
-    with database.session() as session:
-        return captures.lease(session, body, reporter=reporter())
+    return await answer_lease(request, body, request.app.state.polls, database)
 
 
 @router.post("/captures/{key}/report", dependencies=[needs(Scope.INGEST)], response_model=Capture)

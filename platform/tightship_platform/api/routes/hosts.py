@@ -70,7 +70,7 @@ def _keep(known: KnownHosts, stated: list[KnownHost]) -> None:
     """Remember what is true now that it is committed."""
     caller, now = require(Scope.INGEST), now_ns()
     for host in stated:
-        known.keep(caller, host, now)
+        known.keep(caller, host, now, is_own=caller.host == host.name)
 
 
 def _count(body: Batch, received: BatchReceived, left_out: int) -> None:
