@@ -41,7 +41,8 @@ class PostConnection(asyncio.Protocol):
         try:
             return await self._answer
         except BaseException:
-            self._transport.close()
+            if self._transport is not None:  # else it ended by itself
+                self._transport.close()
             raise
 
     def data_received(self, data: bytes) -> None:
