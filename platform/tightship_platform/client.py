@@ -116,9 +116,11 @@ class ApiClient:
 
     def post(self, path: str, body: Any) -> Any:
         """POST a wire dataclass (or plain JSON value); returns the decoded JSON."""
-        if dataclasses.is_dataclass(body) and not isinstance(body, type):
-            body = dataclasses.asdict(body)
-        return self._call("POST", path, json=body)
+        return self._call("POST", path, json=_plain(body))
+
+    def patch(self, path: str, body: Any) -> Any:
+        """PATCH with a wire dataclass (or plain JSON value); returns the decoded JSON."""
+        return self._call("PATCH", path, json=_plain(body))
 
     def delete(self, path: str) -> Any:
         """DELETE; returns the decoded JSON."""
@@ -170,6 +172,10 @@ class ApiClient:
         asked = response.headers.get("retry-after", "")
         wait_s = min(float(asked), MAX_WAIT_S) if asked.isascii() and asked.isdecimal() else 0.0
         return ApiError(message, response.status_code, wait_s=wait_s)
+
+
+def _plain(body: Any) -> Any:
+    return dataclasses.asdict(body) if dataclasses.is_dataclass(body) and not isinstance(body, type) else body
 
 
 # ---- what a client proves itself with --------------------------------------------------------------------------------

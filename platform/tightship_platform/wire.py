@@ -52,6 +52,16 @@ class RunRecord:
 
 
 @dataclass(kw_only=True)
+class RunEdit:
+    """What a person changes of a run. No report of its launcher or agent undoes it."""
+
+    name: str | None = None
+    """What it is called from now on; empty: nothing. Null: as before."""
+    labels: dict[str, str | None] = field(default_factory=dict)
+    """Label → value; null takes the label away. Labels that are not named stay."""
+
+
+@dataclass(kw_only=True)
 class DeviceRecord:
     """A device of the reporting host."""
 

@@ -23,6 +23,10 @@ def post(path: str, **body: Any) -> Call:
     return call
 
 
+def patch(path: str, **body: Any) -> Call:
+    return lambda http, names: http.patch(path.format(**names), json=body)
+
+
 def delete(path: str) -> Call:
     return lambda http, names: http.delete(path.format(**names))
 
@@ -59,6 +63,7 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("POST", "/opportunities/{key}/state"): (post("/opportunities/{opportunity}/state", state="dismissed"), 404),
     ("POST", "/workflows/{name:path}/schedule"): (post("/workflows/{workflow}/schedule", every_ns=None), 404),
     ("POST", "/runs"): (record, 409),
+    ("PATCH", "/runs/{key}"): (patch("/runs/{run}", name="seized"), 404),
     ("POST", "/hosts/heartbeat"): (beat, 403),
     ("POST", "/batches"): (post("/batches", host="{host}"), 403),
     ("GET", "/audit"): (get("/audit"), 403),

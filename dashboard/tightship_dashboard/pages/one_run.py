@@ -233,6 +233,7 @@ def _calm(now_ns: int, read: _Read) -> int:
 def _header(view: View, read: _Read) -> Node:
     run = read.run
     rows: list[tuple[str, Node]] = [
+        *([("name", fmt.name(run.name))] if run.name else []),
         ("workflow", link(fmt.name(run.workflow), runs_href(workflow=run.workflow))),
         ("team", fmt.name(run.team) if run.team else missing("No team was given to `tightship run --team`.")),
         (

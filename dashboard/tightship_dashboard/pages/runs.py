@@ -158,7 +158,7 @@ def _body(view: View, read: _Read, rows: list[grid.Row]) -> Node:
     if read.search is not None and not rows:
         return _how_to_search()
     if rows or read.filtered:
-        return grid.table(_TABLE, _columns(read.by, fmt.offset_now(view.zone)), rows, label="Runs", fill=True)
+        return grid.table(_TABLE, _columns(read, fmt.offset_now(view.zone)), rows, label="Runs", fill=True)
     return empty(
         "Nothing has reported yet.",
         "Put `tightship run` before the command of any training job; nothing in the job changes.",
@@ -171,8 +171,8 @@ def _how_to_search() -> Node:
     return html.Div(
         [
             empty(
-                "No run matches. Each word is looked for in ids, commits, labels, workflows, teams, owners, users, "
-                "hosts and job ids; all of them have to be found.",
+                "No run matches. Each word is looked for in ids, names, commits, labels, workflows, teams, owners, "
+                "users, hosts and job ids; all of them have to be found.",
                 "Or say where to look, and leave out what does not matter:",
                 "lr=3e-4 commit:5eed1e host:gpu17 job:4711 owner:ann team:vision rule:starved-input since:2d",
             ),
@@ -239,12 +239,15 @@ def _filters(read: _Read) -> Node:
     )
 
 
-def _columns(by: str | None, zone: str) -> list[grid.Column]:
+def _columns(read: _Read, zone: str) -> list[grid.Column]:
+    by = read.by
+    named = [grid.column("name", "Name", minWidth=96, flex=1, wide=True)] if any(run.name for run in read.runs) else []
     started = grid.column("start", f"Started ({zone})", "number", unit="ISO 8601", width=150, wide=True, exported="why")
     columns = [
         grid.column("state", "State", "state", width=92, wide=by is not None),
         grid.column("workflow", "Workflow", "link", minWidth=132, flex=2),
         grid.column("run", "Run", "link", width=128, wide=True, cellClass="mono"),
+        *named,
         grid.column("team", "Team", minWidth=78, flex=1, wide=True),
         grid.column("owner", "Owner", minWidth=64, flex=1, wide=True),
         started | {"filter": False},
@@ -282,6 +285,7 @@ def _row(run: Run, view: View, by: str | None) -> grid.Row:
         "run_href": run_href(run.run),
         "workflow": fmt.name(run.workflow),
         "workflow_href": run_href(run.run),
+        "name": fmt.name(run.name),
         "team": fmt.name(run.team),
         "owner": fmt.name(run.owner),
         "start": run.start_ns // NS_PER_MS,

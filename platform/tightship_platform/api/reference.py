@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_METHODS = ("get", "post", "put", "delete")
+_METHODS = ("get", "post", "put", "patch", "delete")
 _SCHEMAS = "#/components/schemas/"
 
 

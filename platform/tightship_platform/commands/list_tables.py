@@ -24,8 +24,10 @@ from tightship_platform.vocabulary import Bucket, HostState, RunState
 
 def runs(items: Sequence[Run]) -> Listed:
     """Of each run how it ended and where its device time went."""
+    named = [Column("NAME")] if any(item.name for item in items) else []
     columns = [
         Column("RUN", whole=True),
+        *named,
         Column("WORKFLOW"),
         Column("TEAM", spare=2),
         Column("STATE", state=True),
@@ -40,6 +42,7 @@ def runs(items: Sequence[Run]) -> Listed:
     rows = [
         (
             item.run,
+            *([item.name or "–"] if named else []),
             item.workflow,
             item.team or "–",
             f"{item.state} ({item.exit_code})" if item.exit_code else item.state,

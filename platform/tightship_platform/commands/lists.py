@@ -11,6 +11,7 @@ import click
 
 from tightship_platform.commands.cancel import cancel
 from tightship_platform.commands.delete import delete
+from tightship_platform.commands.edit_run import label, rename
 from tightship_platform.commands.filter_options import MOST, filtered, in_pages
 from tightship_platform.commands.list_form import ListForm, in_forms
 from tightship_platform.results.capture import Capture
@@ -67,6 +68,8 @@ def runs(context: click.Context, filters: FilterTexts, limit: int, after: str | 
 
 
 runs.add_command(delete)
+runs.add_command(label)
+runs.add_command(rename)
 
 
 @click.group(invoke_without_command=True)

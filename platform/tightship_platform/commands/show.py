@@ -135,7 +135,8 @@ def _verdict(run: RunDetail) -> str:
         RunState.LOST.value: f"lost after {format_ns(run.last_seen_ns - run.start_ns)}",
     }.get(run.state, f"{run.state} after {lasted}")
     simulated = " (simulated)" if run.simulated else ""
-    return f"{run.workflow}, run {run.run}{simulated}: {how}"
+    named = f"{run.run} ({run.name})" if run.name else run.run
+    return f"{run.workflow}, run {named}{simulated}: {how}"
 
 
 def _facts(run: RunDetail) -> Iterator[tuple[str, str]]:

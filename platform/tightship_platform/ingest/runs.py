@@ -17,6 +17,7 @@ from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Gone, Invalid
 from tightship_platform.ingest.allocations import close_allocations
+from tightship_platform.ingest.labels import check_labels, with_edits
 from tightship_platform.ingest.offload import check_offload, put_offload
 from tightship_platform.ingest.run_owner import bind_run, check_host
 from tightship_platform.ingest.steps import count_steps
@@ -34,7 +35,6 @@ NO_TEAM = "no team"
 """In place of a team, before the name of a workflow that a team has already."""
 SOURCE_LAUNCH = "launch"
 SOURCE_AGENT = "agent"
-MAX_LABELS = 64
 MAX_ARGUMENTS = 256
 ARGUMENT_MAX = 4096
 COMMAND_MAX = 65_536
@@ -83,7 +83,8 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
     _take_surroundings(run, record)
-    run.command, run.labels = _command(record.command), hide_in_values(record.labels)
+    run.command = _command(record.command)
+    run.labels = with_edits(hide_in_values(record.labels), run.label_edits)
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
     run.last_seen_ns = max(run.last_seen_ns, record.start_ns, record.end_ns or 0)
@@ -291,11 +292,7 @@ def _check(record: RunRecord, now: int) -> None:
     if record.git_commit is not None and not _COMMIT.fullmatch(record.git_commit):
         raise Invalid("git_commit", record.git_commit, "40 or 64 hexadecimal digits")
     validation.time_ns("start_ns", record.start_ns, now)
-    if len(record.labels) > MAX_LABELS:
-        raise Invalid("Number of labels", len(record.labels), f"at most {MAX_LABELS}")
-    for label, value in record.labels.items():
-        validation.name("Label", label)
-        validation.name(f"Label {label}", value, empty=True)
+    check_labels(record.labels)
     check_offload(record.offload)
     if record.end_ns is not None:
         validation.time_ns("end_ns", record.end_ns, now)

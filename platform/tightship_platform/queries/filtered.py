@@ -112,6 +112,7 @@ def _finds(session: Session, word: str) -> ColumnElement[bool]:
     named = (column.icontains(word, autoescape=True) for column in (workflow.name, workflow.team, workflow.owner))
     return or_(
         run.key.startswith(word, autoescape=True),
+        run.name.icontains(word, autoescape=True),
         run.git_commit.startswith(word.lower(), autoescape=True),
         run.workflow_id.in_(select(workflow.id).where(or_(*named))),
         run.host_name.icontains(word, autoescape=True),

@@ -151,4 +151,5 @@ def _run(run: models.Run, devices: list[Device], allocated_ns: int, account: dic
         torch_version=run.torch_version,
         cuda_version=run.cuda_version,
         driver_version=run.driver_version,
+        name=run.name,
     )

@@ -46,7 +46,7 @@ class Filters:
     """Each is one of the run's."""
     words: tuple[str, ...] = ()
     """Each is found in the run: how its id or its commit begins, its user, its job id, the value of a label, or a part
-    of its host's name or of its workflow's, team's or owner's."""
+    of its name, of its host's, or of its workflow's, team's or owner's."""
 
     def query(self) -> dict[str, str | list[str]]:
         """As parameters of a request."""

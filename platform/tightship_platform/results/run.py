@@ -46,7 +46,7 @@ class Run:
     user: str | None = None
     """User who launched it; null: nobody reported it."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Labels of `tightship run --label`."""
+    """Labels of `tightship run --label`, as `tightship runs label` left them."""
     external_id: str | None = None
     """Its id in the scheduler, such as the Slurm job id; null: it has none."""
     git_commit: str | None = None
@@ -61,6 +61,8 @@ class Run:
     """Release of CUDA that its torch was built for; null: none, or not known."""
     driver_version: str | None = None
     """Release of its host's NVIDIA driver; null: none, or not known."""
+    name: str | None = None
+    """What somebody called it with `tightship runs rename`; null: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

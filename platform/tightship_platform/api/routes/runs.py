@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from tightship_platform import ingest
-from tightship_platform.api.auth import reporter
+from tightship_platform.api.auth import reporter, require
 from tightship_platform.api.filters import Wanted
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
+from tightship_platform.database import ids
+from tightship_platform.database.audit import audit
 from tightship_platform.queries import runs, timeline
 from tightship_platform.results.run import Run, RunDetail
 from tightship_platform.results.timeline import Timeline
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import RunReceived, RunRecord
+from tightship_platform.wire import RunEdit, RunReceived, RunRecord
 
 router = scoped_router("runs")
 
@@ -38,6 +40,17 @@ def get_run(key: str, database: Db) -> Answer:
     """One run with everything that is known of it."""
     with database.session() as session:
         return Answer(runs.get_run(session, key))
+
+
+@router.patch("/runs/{key}", dependencies=[needs(Scope.APPLY)], response_model=RunDetail)
+def edit(key: str, body: RunEdit, database: Db) -> Answer:
+    """Give a run a name, or change its labels; answers the run. What its launcher or agent reports later changes
+    nothing of that."""
+    with database.session() as session:
+        run = ingest.edit_run(session, ids.find_key(session, ids.RUN, key), body)
+        audit(session, require(Scope.APPLY).name, "run.edit", run.key, name=body.name, labels=body.labels)
+        return_value = runs.get_run(session, run.key)
+    return Answer(return_value)
 
 
 @router.get("/runs/{key}/timeline", dependencies=[needs(Scope.READ)], response_model=Timeline)

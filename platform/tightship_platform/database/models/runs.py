@@ -51,6 +51,8 @@ class Run(Base):
     id: Mapped[pk]
     key: Mapped[str] = mapped_column(String(40), unique=True)
     """The public run id, made by the launcher (or an importer)."""
+    name: Mapped[str | None] = mapped_column(String(200))
+    """What somebody called it; null: nothing."""
     workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id"), index=True)
     external_id: Mapped[str | None] = mapped_column(String(200), index=True)
     """Id in the scheduler, such as the Slurm job id."""
@@ -75,6 +77,9 @@ class Run(Base):
     """Team of the token that first reported it; null: that token has none."""
     command: Mapped[json_list]
     labels: Mapped[json_dict]
+    """As launched, with `label_edits` on top."""
+    label_edits: Mapped[json_dict] = mapped_column(server_default="{}")
+    """What somebody wrote over the labels that it was launched with: label → value; null: taken away."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     reason: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None] = mapped_column(Integer)
