@@ -289,6 +289,67 @@ class CaptureReport:
 
 
 @dataclass(kw_only=True)
+class StackRequest:
+    """Ask for the stacks of a live run."""
+
+    native: bool = False
+    """Also frames of C and C++, which takes seconds for each process."""
+
+
+@dataclass(kw_only=True)
+class StackLease:
+    """Stacks that this agent has to bring."""
+
+    run: str
+    """Id of the run."""
+    native: bool
+    """Also frames of C and C++."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One call of a stack."""
+
+    function: str
+    """Its name."""
+    file: str
+    """Where it is defined."""
+    line: int
+    """Line that it is at; 0: not known."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}" if self.line else f"{self.file} {self.function}"
+
+
+@dataclass(kw_only=True)
+class ProcessFrames:
+    """A process of a live run, and what its main thread is at."""
+
+    pid: int
+    """Process id on its host."""
+    rank: int | None = None
+    """Global rank; null: it is no rank."""
+    steps: int | None = None
+    """Optimizer steps so far; null: they are not counted."""
+    last_step_ns: int | None = None
+    """When it made the last one; null: none."""
+    runs: bool | None = None
+    """Its main thread computes; false: it waits. Null: not known."""
+    frames: list[Frame] = field(default_factory=list)
+    """Calls of the main thread, the innermost first; empty where they cannot be had."""
+    reason: str | None = None
+    """Why they cannot be had."""
+
+
+@dataclass(kw_only=True)
+class StackAnswer:
+    """The stacks that an agent was asked for."""
+
+    host: str
+    processes: list[ProcessFrames]
+
+
+@dataclass(kw_only=True)
 class EnrolRequest:
     """A host's agent asks for its own token; the request comes with a one-time word as its bearer token."""
 
@@ -345,6 +406,8 @@ class Leases:
 
     leases: list[Lease]
     """One per run at most."""
+    stacks: list[StackLease] = field(default_factory=list)
+    """Runs whose stacks it is to bring."""
 
 
 @dataclass(kw_only=True)
@@ -369,6 +432,8 @@ MAX_LEASE_WAIT_S = 20.0
 """Longest wait for a lease: less than the time for which clients wait for an answer."""
 MAX_HEARTBEAT_RUNS = 1000
 """Runs in one heartbeat; an agent that sees more sends several, which add up."""
+STACKS_S = 60.0
+"""An agent that was asked for stacks brings them within this time."""
 MAX_CAPTURE_ATTEMPTS = 3
 MIN_CAPTURE_NS = 10_000_000
 MAX_CAPTURE_NS = 60_000_000_000

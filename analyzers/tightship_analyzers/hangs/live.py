@@ -1,4 +1,4 @@
-"""A live run of this host: its processes with their stacks, and how a run that has ended died."""
+"""A live run by the stacks of its processes, and how a run that has ended died."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from pathlib import Path
 
 from tightship_analyzers.hangs.stacks import collective_of, judge_stacks, own_place
 from tightship_collectors.jobs.attribution import Attribution
-from tightship_collectors.jobs.live_run import HostRun, RankView
-from tightship_collectors.jobs.ranks import ancestors_of
-from tightship_collectors.jobs.stacks import Frame, NoStacks, read_stacks
+from tightship_collectors.jobs.live_run import HostRun
 from tightship_platform.results.run import RunDetail
 from tightship_platform.results.why import ProcessStack, RunWhy
-from tightship_platform.units import format_ns, now_ns, plural
+from tightship_platform.units import format_ns, plural
 from tightship_platform.vocabulary import RunState
+from tightship_platform.wire import ProcessFrames
 
-MAX_HELPERS = 16
-"""Loader workers and other children of ranks that are looked at."""
 _WORKER = "/torch/utils/data/_utils/worker.py"
 
 
@@ -27,61 +24,55 @@ def live_run(runtime_dir: Path, name: str) -> HostRun | None:
     return found[0] if len(found) == 1 else None
 
 
-def why_it_hangs(run: HostRun, *, native: bool = False) -> RunWhy:
+def why_it_hangs(run: str, processes: Sequence[ProcessFrames], read_ns: int) -> RunWhy:
     """What the processes of a live run are at.
 
-    :param native: also frames of C and C++.
+    :param read_ns: when their stacks were read.
     """
-    ranks = [view for view in run.ranks if view.is_rank]
-    pids = {view.pid for view in ranks}
-    processes = [_process(view.pid, "rank", view, native) for view in ranks]
-    known = {view.pid for view in run.ranks}
-    helpers = [pid for pid in run.pids if pid not in known and (not pids or pids & ancestors_of(pid))]
-    processes += [_process(pid, "other", None, native) for pid in helpers[:MAX_HELPERS]]
-    verdict, cause = judge_stacks(processes)
-    since = _since(ranks)
-    return RunWhy(run=run.run, state=RunState.RUNNING, verdict=f"{since}{verdict}", cause=cause, processes=processes)
+    judged = [_process(one) for one in processes]
+    verdict, cause = judge_stacks(judged)
+    since = _since(processes, read_ns)
+    return RunWhy(run=run, state=RunState.RUNNING, verdict=f"{since}{verdict}", cause=cause, processes=judged)
 
 
-def _since(ranks: Sequence[RankView]) -> str:
-    lasts = [view.last_step_ns for view in ranks if view.last_step_ns]
-    return f"The last step ended {format_ns(now_ns() - max(lasts))} ago. " if lasts else ""
+def _since(processes: Sequence[ProcessFrames], read_ns: int) -> str:
+    lasts = [one.last_step_ns for one in processes if one.last_step_ns]
+    return f"The last step ended {format_ns(max(0, read_ns - max(lasts)))} ago. " if lasts else ""
 
 
-def _process(pid: int, role: str, view: RankView | None, native: bool) -> ProcessStack:
-    reason: str | None = None
-    runs: bool | None = None
-    frames: tuple[Frame, ...] = ()
-    try:
-        main = read_stacks(pid, native=native)[0]
-        frames, runs = main.frames, main.runs
-    except NoStacks as error:
-        reason = str(error)
-    except IndexError:
-        reason = "it has no Python thread"
-    if role != "rank" and any(frame.file.endswith(_WORKER) for frame in frames):
+def _process(one: ProcessFrames) -> ProcessStack:
+    role = "other" if one.rank is None else "rank"
+    if role != "rank" and any(frame.file.endswith(_WORKER) for frame in one.frames):
         role = "worker"
     return ProcessStack(
-        rank=view.rank if view else None,
+        rank=one.rank,
         role=role,
-        pid=pid,
-        steps=view.steps if view else None,
-        last_step_ns=view.last_step_ns if view else None,
-        collective=collective_of(frames),
-        place=own_place(frames),
-        runs=runs,
-        stack=[str(frame) for frame in frames],
-        reason=reason,
+        pid=one.pid,
+        steps=one.steps,
+        last_step_ns=one.last_step_ns,
+        collective=collective_of(one.frames),
+        place=own_place(one.frames),
+        runs=one.runs,
+        stack=[str(frame) for frame in one.frames],
+        reason=one.reason,
+    )
+
+
+def why_nothing_came(run: RunDetail, waited_s: float) -> RunWhy:
+    """Of a live run whose agent brought no stacks."""
+    return RunWhy(
+        run=run.run,
+        state=run.state,
+        verdict=f"It runs on {run.host or 'another host'}, whose agent brought no stacks within {waited_s:.0f} s.",
+        cause=f"See `tightship hosts`; or run `tightship why {run.run}` there, as its user or as root.",
+        processes=[],
     )
 
 
 def why_it_ended(run: RunDetail) -> RunWhy:
-    """How a run died, as far as its launcher saw it; of one that lives elsewhere, where to ask."""
+    """How a run died, as far as its launcher saw it."""
     lasted = format_ns((run.end_ns or run.last_seen_ns) - run.start_ns)
-    if run.state == RunState.RUNNING:
-        verdict = f"It runs on {run.host or 'another host'}, where its stacks can be read."
-        cause = f"Run `tightship why {run.run}` there, as its user or as root."
-    elif run.state == RunState.FINISHED:
+    if run.state == RunState.FINISHED:
         verdict, cause = f"It finished after {lasted} with exit code 0.", "Nothing went wrong that its launcher saw."
     elif run.state == RunState.LOST:
         verdict = f"It was lost after {lasted}: no heartbeat and no end record arrived."

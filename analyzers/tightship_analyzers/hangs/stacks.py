@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tightship_analyzers.hangs.verdict import in_words
-from tightship_collectors.jobs.stacks import Frame
 from tightship_platform.results.why import ProcessStack
 from tightship_platform.units import plural
+from tightship_platform.wire import Frame
 
 _TORCH = re.compile(r"/(site|dist)-packages/(torch|functorch|torchgen)/")
 _STANDARD = re.compile(r"/lib(64)?/python3\.\d+/(?!(site|dist)-packages/)|^<frozen |/tightship_collectors/inject")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tightship_platform.errors import TightshipError
+from tightship_platform.wire import Frame
 
 PATIENCE_S = 30.0
 """Native stacks of a process with torch take seconds: py-spy reads the symbols of its libraries."""
@@ -20,18 +21,6 @@ MAX_THREADS = 256
 
 class NoStacks(TightshipError):
     """They cannot be had; the message says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One call."""
-
-    function: str
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.function}" if self.line else f"{self.file} {self.function}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +35,20 @@ class ThreadStack:
     """The innermost first."""
 
 
-def read_stacks(pid: int, *, native: bool = False) -> list[ThreadStack]:
+def read_stacks(pid: int, *, native: bool = False, patience_s: float = PATIENCE_S) -> list[ThreadStack]:
     """The threads of a Python process, its main thread first.
 
     :param native: also frames of C and C++.
+    :param patience_s: how long py-spy may take.
     :raises NoStacks: py-spy is not there or may not look, the process is gone, or is no Python.
     """
     command = [_py_spy(), "dump", "--json", "--full-filenames", "--pid", str(pid), *(["--native"] if native else [])]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S, check=False
+            command, capture_output=True, text=True, errors="replace", timeout=patience_s, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NoStacks(f"py-spy did not end within {PATIENCE_S:.0f} s") from None
+        raise NoStacks(f"py-spy did not end within {patience_s:.0f} s") from None
     except OSError as error:
         raise NoStacks(f"py-spy does not start: {error.strerror}") from None
     if done.returncode:

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.stack_requests import StackRequests
 from tightship_collectors.kineto.delivery import Undeliverable, pack_traces, send_traces
 from tightship_collectors.kineto.manifest import Manifest, ManifestStore, Phase, lease_of
 from tightship_collectors.kineto.recording import Recording, Report
@@ -125,6 +126,7 @@ class CaptureExecutor:
 
     def __init__(self, settings: Settings, client: ApiClient, service: KinetoService) -> None:
         self._host = settings.host_name
+        self._stacks = StackRequests(client, settings.host_name)
         self._max_bytes = settings.trace_max_bytes
         self._client = client
         self._service = service
@@ -381,6 +383,7 @@ class CaptureExecutor:
 
     def _request_leases(self, request: LeaseRequest) -> None:
         answer = self._client.post("/captures/lease", request)
+        self._stacks.take(answer, self._runs)
         for lease in answer["leases"]:
             if self._stop.is_set():
                 why = CaptureReport(host=self._host, state=CaptureState.REQUESTED, reason="the agent was stopped")

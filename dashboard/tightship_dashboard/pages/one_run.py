@@ -28,6 +28,7 @@ from tightship_dashboard.figures.elements import (
     time_of,
 )
 from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed_rows, digests, row_digests
+from tightship_dashboard.pages.stacks import where_it_was
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
@@ -40,6 +41,7 @@ from tightship_platform.errors import TightshipError
 from tightship_platform.queries.captures import list_captures
 from tightship_platform.queries.findings import list_findings
 from tightship_platform.queries.runs import get_run
+from tightship_platform.queries.stacks import last_stacks
 from tightship_platform.queries.timeline import run_timeline
 from tightship_platform.results.finding import FindingSaving
 from tightship_platform.results.run import RunDetail, RunOffload
@@ -85,6 +87,7 @@ class _Read:
             self.run = get_run(session, key)
             self.findings = list_findings(session, run=key)
             self.captures = list_captures(session, run=key)
+            self.stacks = last_stacks(session, key)
             self.timeline = run_timeline(session, key, points=POINTS) if with_timeline else None
 
     @property
@@ -255,6 +258,7 @@ def _header(view: View, read: _Read) -> Node:
     if run.reason:  # too long for a column
         parts.append(html.P(f"Why: {fmt.name(run.reason, limit=600)}", className="why"))
     parts += _stands_still(run, view.now_ns)
+    parts += where_it_was(read.stacks, view.zone)
     words = [fmt.code(word) for word in run.command]
     return html.Div([*parts, *([command(shlex.join(words), label="the command")] if words else [])])
 
@@ -267,9 +271,8 @@ def _stands_still(run: RunDetail, now_ns: int) -> list[Node]:
     usual_ns = (run.last_step_ns - run.start_ns) // run.steps
     if silent_ns < max(SILENT_NS, SILENT_STEPS * usual_ns):
         return []
-    where = fmt.name(run.host) if run.host else "its host"
-    text = f"No step for {fmt.clock(silent_ns)}. On {where} this says where its ranks are, and which one is waited for:"
-    return [notice(text, kind="status"), command(f"sudo tightship why {run.run}", label="the command that says why")]
+    text = f"No step for {fmt.clock(silent_ns)}. This says where its ranks are, and which one is waited for:"
+    return [notice(text, kind="status"), command(f"tightship why {run.run}", label="the command that says why")]
 
 
 def _launched_with(run: RunDetail) -> list[tuple[str, Node]]:

@@ -43,6 +43,7 @@ SUBJECTS = (
     "hosts",
     "runs",
     "captures",
+    "stacks",
     "traces",
     "findings",
     "opportunities",

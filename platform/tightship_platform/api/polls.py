@@ -1,7 +1,7 @@
-"""Agents that wait for captures: while they do, none has a thread or a connection to the database.
+"""Agents that wait for captures and for requests of stacks: while they do, none has a thread or a database connection.
 
 [Note: one look for all]
-A process looks for captures that could be leased LOOK_S apart, in one statement for all who wait, and only while
+A process looks for what could be leased LOOK_S apart, once for all who wait, and only while
 somebody does. So it makes no difference which server process took the request for a capture, or which the agent is
 connected to. Who is woken leases as if it had just come: what was seen is only a reason to try.
 """
@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from tightship_platform.captures import leasable_runs
+from tightship_platform.captures.stacks import wanted_runs
 from tightship_platform.database.engine import Database
 
 log = logging.getLogger(__name__)
@@ -80,4 +81,4 @@ class Polls:
 
     def _look(self) -> set[str]:
         with self._database.session() as session:
-            return leasable_runs(session)
+            return leasable_runs(session) | wanted_runs(session)

@@ -23,6 +23,7 @@ _OF_RUNS: tuple[Any, ...] = (
     models.Finding.run_id,
     models.RunAccount.run_id,
     models.RunSample.run_id,
+    models.StackDump.run_id,
     models.StepStat.run_id,
     models.Trace.run_id,
 )

@@ -125,6 +125,13 @@ def test_every_answer_is_as_documented(
         pass
     assert ok(checked.get(f"/captures/{capture.key}/analysis"))["findings"][0]["rule"] == "starved-input"
     assert ok(checked.post(f"/captures/{capture.key}/analysis"))["state"] == "uploaded"
+    assert ok(checked.patch(f"/runs/{RUN}", json={"name": "best", "labels": {"lr": "3e-4"}}))["name"] == "best"
+    assert ok(checked.post(f"/runs/{RUN}/stacks", json={}))["taken_ns"] is None
+    asked = ok(checked.post("/captures/lease", json={"host": HOST, "runs": [RUN]}))
+    assert asked == {"leases": [], "stacks": [{"run": RUN, "native": False}]}
+    process = {"pid": 100, "rank": 0, "frames": [{"function": "f", "file": "/job/train.py", "line": 7}]}
+    ok(checked.post(f"/runs/{RUN}/stacks/answer", json={"host": HOST, "processes": [process]}))
+    assert ok(checked.get(f"/runs/{RUN}/stacks"))["processes"][0]["frames"][0]["line"] == 7
     wanted = ok(checked.post("/captures", json={"target": RUN}))["capture"]
     assert ok(checked.post(f"/captures/{wanted}/cancel"))["state"] == "failed"
     ok(checked.get("/fleet"))

@@ -41,7 +41,8 @@ def ask(body: CaptureRequest, database: Db) -> Answer:
 
 @router.post("/captures/lease", dependencies=[needs(Scope.INGEST)], response_model=Leases)
 async def lease(body: LeaseRequest, database: Db, request: Request) -> Answer:
-    """An agent takes captures of the runs of its host that it sees alive; with `wait_s` it waits for one."""
+    """An agent takes captures of the runs of its host that it sees alive, and requests for their stacks; with
+    `wait_s` it waits for one."""
     return await answer_lease(request, body, request.app.state.polls, database)
 
 

@@ -8,6 +8,7 @@ from tightship_platform.database.models.captures import (
     CaptureSchedule,
     Installation,
     SecondPass,
+    StackDump,
     StoredPart,
     Trace,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "RunSample",
     "Sample",
     "SecondPass",
+    "StackDump",
     "StepStat",
     "StoredPart",
     "Token",

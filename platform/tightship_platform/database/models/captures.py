@@ -132,6 +132,26 @@ class CaptureAnalysis(Base):
     created_ns: Mapped[ns]
 
 
+class StackDump(Base):
+    """What the processes of a run were at when its agent was last asked; one row per run that was ever asked about."""
+
+    __tablename__ = "stack_dump"
+
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    requested_by: Mapped[name]
+    requested_ns: Mapped[ns] = mapped_column(BigInteger, index=True)
+    native: Mapped[bool] = mapped_column(Boolean)
+    """Also frames of C and C++ are wanted."""
+    leased_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """When its agent took the request; null: it has not."""
+    taken_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """When the last answer came; before `requested_ns` where another is awaited. Null: none ever came."""
+    processes: Mapped[json_list]
+    """`wire.ProcessFrames`, as `captures.stacks` bounds them."""
+
+    run: Mapped[Run] = relationship()
+
+
 class Installation(Base):
     """The one row that names this installation: see [Note: one store, one installation] in `store_owner`."""
 
