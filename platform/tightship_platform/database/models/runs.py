@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import Base, json_dict, json_list, name, ns, pk
+from tightship_platform.database.models.base import Base, JsonColumn, json_dict, json_list, name, ns, pk
 
 # Written out, and used as they are in queries: otherwise a database cannot tell that it may use the index. Neither
 # names a column that a heartbeat changes, which PostgreSQL would have to write to every index of the table then.
@@ -78,7 +80,7 @@ class Run(Base):
     command: Mapped[json_list]
     labels: Mapped[json_dict]
     """As launched, with `label_edits` on top."""
-    label_edits: Mapped[json_dict] = mapped_column(server_default="{}")
+    label_edits: Mapped[dict[str, Any]] = mapped_column(JsonColumn, server_default="{}")
     """What somebody wrote over the labels that it was launched with: label → value; null: taken away."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     reason: Mapped[str | None] = mapped_column(Text)
