@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -17,7 +19,11 @@ from tightship_platform.errors import TightshipError
 from tightship_platform.extras import MissingExtra, extra_of, require
 from tightship_platform.redaction import hide_secrets
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "tightship.commands"
+_ENTRY = re.compile(r"([\w-]+)\s*=\s*([\w.]+:\w+)\s*(?:\[([\w, -]*)\])?")
 
 
 @contextmanager
@@ -36,7 +42,52 @@ def _usage_in_one_line() -> Iterator[None]:
 @cache
 def _entries() -> dict[str, EntryPoint]:
     """Commands by name. Looking for them reads the metadata of all that is installed."""
+    from importlib.metadata import entry_points
+
     return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+class OwnEntry(NamedTuple):
+    """A command of this package: what is needed of an entry point."""
+
+    value: str
+    extras: list[str]
+
+    def load(self) -> object:
+        """Import it."""
+        module, _, attribute = self.value.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+@cache
+def _entry(name: str) -> EntryPoint | OwnEntry | None:
+    """One command. `importlib.metadata`, a quarter of what `tightship run` imports, is for those of other packages."""
+    return _own_entries().get(name) or _entries().get(name)
+
+
+@cache
+def _own_entries() -> dict[str, OwnEntry]:
+    """Commands of the first tightship on the path, from the file that lists its entry points; {}: there is none."""
+    for folder in sys.path:
+        try:
+            file = next(Path(folder).glob("tightship-*.dist-info/entry_points.txt"), None)
+            lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            continue
+        if file is not None:
+            return _read_entries(lines)
+    return {}
+
+
+def _read_entries(lines: list[str]) -> dict[str, OwnEntry]:
+    found, section = {}, ""
+    for line in map(str.strip, lines):
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif section == GROUP and (entry := _ENTRY.fullmatch(line)):
+            extras = [extra.strip() for extra in (entry[3] or "").split(",") if extra.strip()]
+            found[entry[1]] = OwnEntry(entry[2], extras)
+    return found
 
 
 class LazyGroup(click.Group):
@@ -61,7 +112,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the one command that is asked for."""
-        entry = _entries().get(cmd_name)
+        entry = _entry(cmd_name)
         if entry is None:
             return None
         command = entry.load()
@@ -75,7 +126,8 @@ class LazyGroup(click.Group):
         """The command that is to run. Its packages are looked for before it starts anything; its help needs none."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and not {"-h", "--help"} & set(rest):
-            require(f"`{name}`", _entries()[name].extras)
+            entry = _entry(name)
+            require(f"`{name}`", entry.extras if entry is not None else ())
         return name, command, rest
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, requires, version
 
 from tightship_platform.errors import TightshipError
 
@@ -38,6 +37,8 @@ class MissingExtra(TightshipError):
 
 def packages_of(extra: str) -> list[str]:
     """Names of the packages that an extra needs, as they are installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         lines = requires("tightship") or ()
     except PackageNotFoundError:  # run from its sources
@@ -80,6 +81,8 @@ def extra_of(module: str) -> str | None:
 
 
 def _is_installed(package: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     try:
         version(package)
     except PackageNotFoundError:

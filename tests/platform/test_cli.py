@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from processes import tightship
 
+from tightship_platform import cli
 from tightship_platform.cli import GROUP, main, root
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
@@ -67,7 +68,11 @@ def test_a_launcher_asks_its_server_without_importing_what_draws_tables() -> Non
 
 def test_help_names_every_command_and_what_it_does() -> None:
     shown = CliRunner().invoke(root, ["--help"], prog_name="tightship").output
-    assert {entry.name for entry in entry_points(group=GROUP)} == COMMANDS
+    entries = entry_points(group=GROUP)
+    assert {entry.name for entry in entries} == COMMANDS
+    assert {name: (own.value, own.extras) for name, own in cli._own_entries().items()} == {
+        entry.name: (entry.value.partition(" ")[0], entry.extras) for entry in entries
+    }
     lines = {line.split()[0]: line.split()[1:] for line in shown.partition("Commands:")[2].splitlines() if line.strip()}
     assert set(lines) == COMMANDS
     assert all(lines.values()), "a command has no help"

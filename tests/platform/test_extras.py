@@ -17,7 +17,7 @@ LINES = ["click>=8", 'no-such-package>=1 ; extra == "analyze"', "other-package; 
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each extra lacks what it needs."""
-    monkeypatch.setattr(extras, "requires", lambda name: LINES)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: LINES)
 
 
 def test_what_an_extra_needs_stands_in_the_metadata() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -35,9 +36,8 @@ def find_python(version: str) -> str | None:
     """An interpreter of this version that runs: one on PATH, or one that pyenv keeps."""
     found = shutil.which(f"python{version}")
     candidates = [found] if found else []
-    root = os.environ.get("PYENV_ROOT")
-    if root:
-        candidates += [str(p / "bin" / "python") for p in sorted(Path(root).glob(f"versions/{version}.*"))]
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    candidates += [str(p / "bin" / "python") for p in sorted(root.glob(f"versions/{version}.*"))]
     for candidate in candidates:
         if subprocess.run([candidate, "-c", ""], capture_output=True).returncode == 0:
             return candidate
@@ -76,6 +76,14 @@ def library(tmp_path: Path) -> Path:
 
 def control_files(run_dir: Path) -> list[Path]:
     return list((run_dir / "ranks").iterdir())
+
+
+@pytest.mark.parametrize("name", ["inject", "inject_support"])
+def test_what_enters_a_job_parses_as_python_3_8(name: str) -> None:
+    files = list((INJECT_DIR.parent / name).rglob("*.py"))
+    assert files
+    for file in files:
+        ast.parse(file.read_text(encoding="utf-8"), str(file), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
