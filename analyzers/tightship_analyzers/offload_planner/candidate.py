@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile, UpdateForm
 from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, ORDER, Choice, LayerWork, Links, Work
-from tightship_offload.plan.capabilities import update_threads
+from tightship_offload.plan.capabilities import RUNTIME, update_threads
 from tightship_offload.plan.model import Clipping, HardwareSpec, Placement, Recompute, UpdateOrder, UpdateStart
 
 ADAM_TRAFFIC_BYTES = 28
@@ -110,6 +110,10 @@ class Candidate:
         device += self._activation_bytes()
         away = [layer for i, layer in layers if i not in self.gpu_resident]
         pinned = sum(self._with_gradients(layer) for layer in away)
+        if self.micro_batches > 1 and self.hardware.device != "cpu":
+            # A profile does not hold the sizes of tensors: a layer's gradients bound the largest one.
+            largest = max((layer.trainable for layer in away), default=0) * gradients
+            pinned += RUNTIME.staging_buffers * largest
         host = pinned + sum(self._state(layer.trainable) for layer in away)
         if self.rules.clipping is Clipping.SPECULATIVE:
             masters = profile.precision.master.bytes + profile.state_bytes_per_parameter

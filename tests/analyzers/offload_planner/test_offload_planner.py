@@ -15,6 +15,7 @@ from tightship_analyzers.offload_planner.planner import search
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, UpdateForm, levelled
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_offload.errors import PlanError
+from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.host_limits import HostLimits
 from tightship_offload.plan.model import Clipping, Dtype, HardwareSpec, ModelSpec, Precision, Recompute, UpdateStart
 
@@ -280,3 +281,19 @@ def test_updates_by_a_loop_are_charged_for_unless_they_are_fused_on_request() ->
     assert update_ns(UpdateForm.OPEN, unmeasured) == pytest.approx(LOOP_COST * quick, rel=1e-6)
     slow = update_ns(UpdateForm.OPEN)
     assert quick < slow == update_ns(UpdateForm.LOOP) == update_ns(UpdateForm.LOOP, fused=True)
+
+
+def test_buffers_in_which_gradients_add_up_are_pinned_beside_a_gpu_alone() -> None:
+    chance = random.Random(SEED)
+    profile, machine = made_profile(chance, batch=4), made_hardware(chance)
+    profile = replace(profile, precision=Precision())
+
+    def pinned(micro_batches: int, device: str) -> int:
+        on = replace(machine, device=device)
+        memory = Candidate(profile=profile, hardware=on, slots=2, micro_batches=micro_batches).memory
+        assert memory.host - memory.pinned == sum(8 * layer.trainable for layer in profile.layers)
+        return memory.pinned
+
+    largest = 4 * max(layer.trainable for layer in profile.layers)
+    assert pinned(2, "Made") - pinned(1, "Made") == RUNTIME.staging_buffers * largest > 0
+    assert pinned(2, "cpu") == pinned(1, "cpu")
