@@ -118,6 +118,9 @@ def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
                 type=click.IntRange(1, 100_000),
                 help="CPU threads for updates. Default: torch's, less some cores beside a GPU.",
             ),
+            click.option(
+                "--fused", is_flag=True, help="Update layers with the fused optimizer, where the script does not say."
+            ),
             click.option("--hardware", type=_FILE, help="A profile whose machine to plan for. Default: this machine."),
         ]
     ):
@@ -309,7 +312,7 @@ def _constraints(options: dict[str, Any], profile: Profile) -> Constraints:
         resident=None if resident is None else _layers(resident, count),
         recompute=None if recompute is None else Recompute(recompute),
         micro_batches=options["micro_batches"],
-        rules=rules_for(profile, early=options["early"], threads=options["threads"]),
+        rules=rules_for(profile, early=options["early"], threads=options["threads"], fused=options["fused"]),
         host=read_host_limits() if here else None,
     )
 

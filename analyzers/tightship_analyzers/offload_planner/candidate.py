@@ -6,15 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tightship_analyzers.offload_planner.profile import LayerCost, Profile
+from tightship_analyzers.offload_planner.profile import LayerCost, Profile, UpdateForm
 from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, ORDER, Choice, LayerWork, Links, Work
-from tightship_offload.plan.capabilities import update_threads
+from tightship_offload.plan.capabilities import RUNTIME, update_threads
 from tightship_offload.plan.model import Clipping, HardwareSpec, Placement, Recompute, UpdateOrder, UpdateStart
 
 ADAM_TRAFFIC_BYTES = 28
 """Host memory traffic of an fp32 Adam update per parameter: reads weight, gradient and two moments, writes three."""
 BARE_TRAFFIC_BYTES = 12
 """Of an update without state: reads weight and gradient, writes the weight."""
+LOOP_COST = 5.5
+"""Of an update that is not fused, in fused ones, where it is not measured; two cores with torch 2.13 had 5.5 to 8.5."""
 NS = 1_000_000_000
 
 
@@ -27,6 +29,8 @@ class Rules:
     clipping: Clipping = Clipping.EXACT
     threads: int | None = None
     """CPU threads for updates; None: as many as the runtime takes by itself."""
+    fused: bool = False
+    """Layers updated on the CPU take the fused form where the script leaves the form open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,10 @@ class Candidate:
         device += self._activation_bytes()
         away = [layer for i, layer in layers if i not in self.gpu_resident]
         pinned = sum(self._with_gradients(layer) for layer in away)
+        if self.micro_batches > 1 and self.hardware.device != "cpu":
+            # A profile does not hold the sizes of tensors: a layer's gradients bound the largest one.
+            largest = max((layer.trainable for layer in away), default=0) * gradients
+            pinned += RUNTIME.staging_buffers * largest
         host = pinned + sum(self._state(layer.trainable) for layer in away)
         if self.rules.clipping is Clipping.SPECULATIVE:
             masters = profile.precision.master.bytes + profile.state_bytes_per_parameter
@@ -221,6 +229,13 @@ class Candidate:
     def _update_ns(self, parameters: int) -> int:
         hardware, precision = self.hardware, self.profile.precision
         traffic = BARE_TRAFFIC_BYTES + 2 * self.profile.state_bytes_per_parameter
+        if self._loops(fused=self.rules.fused):
+            loop_ns = round(self._traffic_ns(parameters * traffic) * loop_cost(hardware))
+            if precision.master is precision.weights:
+                return loop_ns
+            # The gradient is widened and the weight rounded, in passes of their own.
+            wide = precision.gradients.bytes + 2 * precision.master.bytes + precision.weights.bytes
+            return loop_ns + self._traffic_ns(parameters * wide)
         if precision.master is precision.weights:
             return self._traffic_ns(parameters * traffic)
         if hardware.master_adam_params_per_s is not None:
@@ -240,7 +255,13 @@ class Candidate:
 
     def _device_update_ns(self, parameters: int) -> int:
         rate = self.hardware.device_adam_params_per_s or adam_rate(self.hardware, self.rules.threads)
+        if self.hardware.device == "cpu" and self._loops(fused=False):
+            rate /= loop_cost(self.hardware)
         return round(parameters * NS / rate)
+
+    def _loops(self, *, fused: bool) -> bool:
+        form = self.profile.update_form
+        return form is UpdateForm.LOOP or (form is UpdateForm.OPEN and not fused)
 
 
 def adam_rate(hardware: HardwareSpec, threads: int | None) -> float:
@@ -254,6 +275,13 @@ def adam_rate(hardware: HardwareSpec, threads: int | None) -> float:
     if within:
         return rates[max(within)]
     return rates[min(rates)] if threads is None else rates[min(rates)] * threads / min(rates)
+
+
+def loop_cost(hardware: HardwareSpec) -> float:
+    """How many times as long an update takes that is not fused."""
+    if hardware.loop_adam_params_per_s is None:
+        return LOOP_COST
+    return max(1.0, adam_rate(hardware, None) / hardware.loop_adam_params_per_s)
 
 
 def links_of(hardware: HardwareSpec) -> Links:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
+from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, UpdateForm, levelled
 from tightship_collectors.launch.environment import injected
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
@@ -91,6 +91,11 @@ def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
         notes.append("The loop recomputes activations: what layers would keep without that was not seen.")
     if hardware.device == "cpu":
         notes.append("There is no accelerator: host memory plays the device, and updates share the cores with it.")
+    if record["update_form"] == UpdateForm.OPEN:
+        notes.append(
+            "The optimizer was made without fused=True: on the CPU layers are updated by a loop over operators, "
+            "several times as slow. Say fused=True in the script, or plan with --fused."
+        )
     return Profile(
         model=model,
         layers=levelled(layers),
@@ -113,6 +118,7 @@ def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
         steps=record["steps"],
         spread_frac=min(1.0, float(record["spread_frac"])),
         state_bytes_per_parameter=record["state_bytes_per_parameter"],
+        update_form=UpdateForm(record["update_form"]),
         clips=record["clip_norm"] is not None,
         clip_norm=record["clip_norm"],
         notes=tuple(notes),

@@ -31,21 +31,22 @@ COUNTED_SPREAD_FRAC = 0.3
 """Of times that come from counted FLOPs: kernels reach very different shares of a matrix product's rate."""
 
 
-def rules_for(profile: Profile, *, early: bool = False, threads: int | None = None) -> Rules:
+def rules_for(profile: Profile, *, early: bool = False, threads: int | None = None, fused: bool = False) -> Rules:
     """How the profiled loop lets its layers be updated; `early`: during backward.
 
+    :param fused: layers take the optimizer's fused form where the script leaves the form open.
     :raises PlanError: it clips, and the limit that early updates have to know was not seen.
     """
     clips = profile.clips or not profile.steps  # of counted work nothing is known: it may clip
     if not early:
-        return Rules(clipping=Clipping.EXACT if clips else Clipping.NONE, threads=threads)
+        return Rules(clipping=Clipping.EXACT if clips else Clipping.NONE, threads=threads, fused=fused)
     if clips and profile.clip_norm is None:
         raise PlanError(
             "--early needs to know the limit of clipping, which this source does not show; plan from a profile that "
             "`tightship offload measure` wrote"
         )
     clipping = Clipping.SPECULATIVE if clips else Clipping.NONE
-    return Rules(start=UpdateStart.DURING_BACKWARD, clipping=clipping, threads=threads)
+    return Rules(start=UpdateStart.DURING_BACKWARD, clipping=clipping, threads=threads, fused=fused)
 
 
 def plan_of(option: Option, constraints: Constraints) -> Plan:
@@ -63,6 +64,7 @@ def plan_of(option: Option, constraints: Constraints) -> Plan:
             start=rules.start,
             clipping=rules.clipping,
             threads=rules.threads,
+            fused=rules.fused,
         ),
         loop=Loop(
             micro_batches=one.micro_batches,

@@ -41,6 +41,16 @@ class Origin(StrEnum):
     """FLOPs of the model, counted, over the FLOP/s of the hardware."""
 
 
+class UpdateForm(StrEnum):
+    """How torch runs an optimizer's update on a CPU."""
+
+    FUSED = "fused"
+    OPEN = "open"
+    """By a loop over operators, as the script does not say `fused=True`; a plan may."""
+    LOOP = "loop"
+    """By a loop over operators: the script says so, or the optimizer has no other form."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerCost(Section):
     """One layer, one micro-batch."""
@@ -104,6 +114,8 @@ class Profile(Section):
     """How far the times may be off, from the scatter between steps; half the width of the prediction's interval."""
     state_bytes_per_parameter: Annotated[int, Whole(0, 64)] = 8
     """Of the optimizer, without master weights: Adam 8, SGD with momentum 4, plain SGD 0."""
+    update_form: UpdateForm = UpdateForm.FUSED
+    """Of the optimizer, on a CPU; of a trace and of counted work it is not known, and taken to be fused."""
     clips: bool = False
     """The loop limits the norm of its gradients."""
     clip_norm: Annotated[float, Real(0, 1e30)] | None = None

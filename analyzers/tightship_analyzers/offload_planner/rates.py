@@ -73,6 +73,7 @@ def hardware() -> HardwareSpec:
     rates = {count: _adam_rate("cpu", count) for count in _thread_counts(threads)}
     torch.set_num_threads(threads)
     master_rate = _master_adam_rate()
+    loop_rate = _adam_rate("cpu", None, fused=False)
     torch.set_num_threads(cores())
     return HardwareSpec(
         device=torch.cuda.get_device_name() if on_gpu else "cpu",
@@ -82,6 +83,7 @@ def hardware() -> HardwareSpec:
         **links,
         adam_params_per_s=rates,
         master_adam_params_per_s=master_rate,
+        loop_adam_params_per_s=loop_rate,
         norm_bytes_per_s=_norm_rate(),
         device_adam_params_per_s=_adam_rate("cuda", None) if on_gpu else None,
         flops_per_s=_flops("cuda" if on_gpu else "cpu"),
@@ -161,15 +163,15 @@ def _thread_counts(default: int) -> list[int]:
     return sorted(counts)
 
 
-def _adam_rate(device: str, threads: int | None) -> float:
-    """Parameters per second of torch's fused AdamW in fp32."""
+def _adam_rate(device: str, threads: int | None, *, fused: bool | None = True) -> float:
+    """Parameters per second of torch's AdamW in fp32."""
     import torch
 
     if threads is not None:
         torch.set_num_threads(threads)
     weights = torch.nn.Parameter(torch.zeros(ADAM_PARAMETERS, device=device))
     weights.grad = torch.full_like(weights, 1e-3)
-    optimizer = torch.optim.AdamW([weights], fused=True)
+    optimizer = torch.optim.AdamW([weights], fused=fused)
     optimizer.step()
     return ADAM_PARAMETERS / _seconds(optimizer.step, device)
 

@@ -23,7 +23,11 @@ def replay(plan: Plan, profile: Profile, hardware: HardwareSpec) -> Option:
         profile=profile,
         hardware=hardware,
         rules=Rules(
-            order=optimizer.order, start=optimizer.start, clipping=optimizer.clipping, threads=optimizer.threads
+            order=optimizer.order,
+            start=optimizer.start,
+            clipping=optimizer.clipping,
+            threads=optimizer.threads,
+            fused=optimizer.fused,
         ),
         slots=plan.window.slots,
         ahead=plan.window.prefetch,

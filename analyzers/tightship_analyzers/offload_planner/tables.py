@@ -28,6 +28,8 @@ def print_hardware(hardware: HardwareSpec) -> None:
         ("device to host", "both ways at once", f"{hardware.d2h_duplex_bytes_per_s / 1e9:.1f} GB/s"),
         ("Adam on the CPU", "parameters/s by threads", adam),
     ]
+    if hardware.loop_adam_params_per_s is not None:
+        rows.append(("… not fused", "parameters/s", _rate(hardware.loop_adam_params_per_s)))
     if hardware.master_adam_params_per_s is not None:
         rows.append(("… of bf16 with fp32 masters", "parameters/s", _rate(hardware.master_adam_params_per_s)))
     if hardware.norm_bytes_per_s is not None:

@@ -7,6 +7,9 @@ here is streams, events and pinned memory only, and has not run.
 (the workers of a DataLoader) would part parent and child at the next write to a page, and the device might go on with
 the child's half. So a forked child does not get these pages: the parameters of layers that move are not there, and it
 must not touch them. It may drop them: the mappings stay, as unmapping them would unmap what has come in their place.
+
+[Note: first touch] The kernel zeroes a page when it is first touched, and to pin memory is to touch all of it, on one
+thread. So huge pages are asked for, and all of torch's threads touch them before they are pinned.
 """
 
 from __future__ import annotations
@@ -39,13 +42,17 @@ os.register_at_fork(after_in_child=lambda: _kept.extend(_mapped))
 
 
 def own_pages(size_bytes: int) -> Tensor:
-    """Whole pages of host memory, uint8, for at least so many bytes. See [Note: pages of their own]."""
+    """Whole pages of host memory, zeros, uint8, for at least so many bytes. See [Note: pages of their own]."""
     pages = -(-max(size_bytes, 1) // mmap.PAGESIZE)
     memory = mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_DONTFORK"):
         memory.madvise(mmap.MADV_DONTFORK)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
     _mapped.add(memory)
-    return torch.frombuffer(memory, dtype=torch.uint8)  # which keeps the mapping as long as it is there
+    buffer = torch.frombuffer(memory, dtype=torch.uint8)  # which keeps the mapping as long as it is there
+    return buffer.zero_()  # see [Note: first touch]
 
 
 def _runtime() -> Any:

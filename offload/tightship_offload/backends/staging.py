@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from tightship_offload.backends.base import Backend, CopyOut, DeadlineError
+from tightship_offload.plan.capabilities import RUNTIME
 
-BUFFERS = 2
+BUFFERS = RUNTIME.staging_buffers
 
 
 class Staging:

@@ -80,6 +80,12 @@ def _apply(path: str, *, optional: bool) -> None:
             why = engine_of(model).updates.why_not_in_one_pass
             if why is not None:
                 _say(f"fp32 masters are updated by torch, in several passes over memory: {why}")
+            if engine_of(model).updates.loops:
+                _say(
+                    f"{type(optimizer).__name__} was made without fused=True, so layers that move are updated by a "
+                    "loop over operators, several times as slow; say fused=True in the script, or `tightship offload "
+                    "plan --fused`"
+                )
             warn_of_lost_updates(engine_of(model), _say)
         except OffloadError as error:
             refused.append(error)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from tightship_offload.runtime.apply import describe
 from tightship_offload.runtime.blocks import Block, find_blocks
+from tightship_offload.runtime.part_of_optimizer import is_open
 from tightship_offload.runtime.saved_tensors import Hook
 from tightship_offload.runtime.window import graph_task
 
@@ -229,6 +230,7 @@ class Probe:
             "dtype": str(self.blocks[0].parameters[0].dtype).removeprefix("torch."),
             "state_bytes_per_parameter": _state_bytes(self._optimizer),
             "clip_norm": self.clip_norm,
+            "update_form": _form(self._optimizer),
             "device": torch.cuda.get_device_name() if self._cuda else "cpu",
             "threads": torch.get_num_threads(),
         }
@@ -275,6 +277,13 @@ def _state_bytes(optimizer: Optimizer) -> int:
                 tensors = [t for t in optimizer.state[parameter].values() if isinstance(t, Tensor) and t.dim()]
                 state += sum(t.numel() * t.element_size() for t in tensors)
     return round(state / parameters) if parameters else 0
+
+
+def _form(optimizer: Optimizer) -> str:
+    """How torch updates on a CPU: `fused`, by a `loop`, or by one because the script leaves the form `open`."""
+    if all(group.get("fused") for group in optimizer.param_groups):
+        return "fused"
+    return "open" if any(is_open(group) for group in optimizer.param_groups) else "loop"
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:

@@ -15,6 +15,8 @@ class Capabilities:
 
     gradients_in_flight: int
     """Layers whose gradients may be on their way to the host at a time; it bounds the device memory that they take."""
+    staging_buffers: int
+    """Pinned buffers, each of the largest gradient, in which gradients that are added on the host cross in turn."""
     update_orders: tuple[str, ...]
     """Values of `UpdateOrder` that it follows, the default first."""
     sets_threads: bool
@@ -29,6 +31,7 @@ class Capabilities:
 
 RUNTIME = Capabilities(
     gradients_in_flight=2,
+    staging_buffers=2,
     update_orders=("next-use", "as-ready"),
     sets_threads=True,
     streams_updates=False,

@@ -90,6 +90,8 @@ def _updates(plan: Plan) -> str:
         if optimizer.order is UpdateOrder.NEXT_USE:
             text += ", the layers that it needs first going first: nothing is ever computed with old weights"
         text += "."
+    if on_cpu and optimizer.fused:
+        text += " They take the optimizer's fused form, also where the script does not say fused=True."
     if optimizer.clipping is Clipping.SPECULATIVE:
         text += " What clipping would have changed is rolled back and done again."
     return text

@@ -145,6 +145,8 @@ class HardwareSpec(Machine):
     """torch's fused AdamW on CPU, all threads together, by number of threads."""
     master_adam_params_per_s: Annotated[float, _RATE] | None = None
     """bf16 weights with fp32 masters, as the runtime updates them there, with the threads that it takes by itself."""
+    loop_adam_params_per_s: Annotated[float, _RATE] | None = None
+    """torch's AdamW that is not fused, on CPU, with as many threads."""
     norm_bytes_per_s: Annotated[float, _RATE] | None = None
     """Gradients in host memory of which the runtime takes the norm."""
     device_adam_params_per_s: Annotated[float, _RATE] | None = None
@@ -192,6 +194,8 @@ class OptimizerPlan(Section):
     clipping: Clipping = Clipping.EXACT
     threads: Annotated[int, Whole(1, 100_000)] | None = None
     """CPU threads that updates may use; None: as many as torch has, less `CORES_LEFT` beside an accelerator."""
+    fused: bool = False
+    """Layers updated on the CPU take the optimizer's fused form where the script leaves the form open."""
 
     def placement(self, layer: int) -> Placement:
         """Where a layer is updated."""

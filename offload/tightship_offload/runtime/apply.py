@@ -67,6 +67,8 @@ class WindowConfig:
     order: UpdateOrder = UpdateOrder.NEXT_USE
     threads: int | None = None
     """CPU threads for updates; None: see `threads_for`."""
+    fused: bool = False
+    """Layers that move take the optimizer's fused form where the script leaves the form open."""
 
 
 @torch.inference_mode(False)
@@ -80,6 +82,7 @@ def apply(
     layers: str | Sequence[str] | None = None,
     prefetch: int | None = None,
     master: bool = False,
+    fused: bool = False,
     early: EarlyUpdates | None = None,
     group: dist.ProcessGroup | None = None,
     nvme: NvmeTier | None = None,
@@ -94,6 +97,8 @@ def apply(
     :param layers: patterns of the layers' names (`transformer.h.*`); None: found.
     :param prefetch: how many layers ahead are fetched; None: one less than the window.
     :param master: update every trained 16-bit parameter as an fp32 copy, which checkpoints of the optimizer hold.
+    :param fused: update layers that move with the optimizer's fused form where it was made without saying which one;
+        the last digits of their weights are then those of `fused=True`.
     :param early: let updates start during backward, under what this declares; None: not before `optimizer.step()`.
     :param group: ranks that train together, each on its own data: gradients are averaged over them as they leave; None:
         all of torch.distributed, where it is initialised.
@@ -121,6 +126,7 @@ def apply(
             master=master,
             early=early,
             nvme=nvme,
+            fused=fused,
         )
     if deadline_s is not None:
         config = replace(config, deadline_s=DEADLINE.take(deadline_s, "deadline_s"))
@@ -141,7 +147,8 @@ def apply(
     check_host(machine, moving, optimizer, in_files=config.nvme is not None)
     threads_for(config.threads, on_cpu=machine.device.type == "cpu")
     check_step(optimizer)
-    try_optimizer(optimizer, [p for layer in moving for p in layer.parameters], master=config.master)
+    moved = [p for layer in moving for p in layer.parameters]
+    try_optimizer(optimizer, moved, master=config.master, fused=config.fused)
     together = averaging(model, group)
     slots = min(config.slots, len(moving))
     largest = max((layer.size_bytes for layer in moving), default=0)
@@ -176,6 +183,7 @@ def apply(
         masters=RestMasters(_rest_of(model, optimizer, moving)) if config.master else None,
         order=config.order,
         threads=config.threads,
+        fused=config.fused,
     )
     return model, optimizer
 
@@ -228,6 +236,7 @@ def _from_plan(plan: Plan, model: nn.Module) -> WindowConfig:
         deadline_s=DEADLINE_S if plan.deadline_s is None else plan.deadline_s,
         order=plan.optimizer.order,
         threads=plan.optimizer.threads,
+        fused=plan.optimizer.fused,
     )
 
 

@@ -50,6 +50,7 @@ class Engine:
         masters: RestMasters | None = None,
         order: UpdateOrder = UpdateOrder.NEXT_USE,
         threads: int | None = None,
+        fused: bool = False,
     ) -> None:
         self.layers = tuple(layers)
         self.backend = backend
@@ -66,7 +67,7 @@ class Engine:
         self.on_step: list[Callable[[OffloadStats], None]] = []
         """Called at the end of each `optimizer.step()`."""
         self.updates = Updates(
-            optimizer, layers, backend, self._stalls, early, store, masters, order=order, threads=threads
+            optimizer, layers, backend, self._stalls, early, store, masters, order=order, threads=threads, fused=fused
         )
         self.updates.widen()
         self.window = Window(

@@ -51,10 +51,23 @@ def part_of(optimizer: Optimizer, kind: type[Optimizer], groups: list[State], st
     return part
 
 
-def try_optimizer(optimizer: Optimizer, parameters: Sequence[nn.Parameter], *, master: bool) -> None:
+def is_open(group: State) -> bool:
+    """Whether a script leaves to torch in which form a group is updated: on the CPU it takes a loop."""
+    return "fused" in group and group["fused"] is None and group.get("foreach") is None
+
+
+def as_fused(group: State) -> State:
+    """A group's settings in the fused form, where the script leaves it open."""
+    return {**group, "fused": True} if is_open(group) else group
+
+
+def try_optimizer(
+    optimizer: Optimizer, parameters: Sequence[nn.Parameter], *, master: bool, fused: bool = False
+) -> None:
     """Let the optimizer's class update small parameters in host memory, as it will have to.
 
     :param parameters: those that will be updated there.
+    :param fused: see `as_fused`.
     :raises OffloadError: it cannot, or keeps running values in its groups.
     """
     kind, ours = type(optimizer), {id(p): p for p in parameters if p.requires_grad}
@@ -65,8 +78,9 @@ def try_optimizer(optimizer: Optimizer, parameters: Sequence[nn.Parameter], *, m
         dtype = torch.float32 if master and wants_master(like) else like.dtype
         small = nn.Parameter(torch.ones([min(n, _TRIED) for n in like.shape], dtype=dtype, device="cpu"))
         small.grad = torch.full_like(small, 1e-3)
-        tried = {**group, "params": [small]}
-        before = snapshot(group)
+        settings = as_fused(group) if fused else group
+        tried = {**settings, "params": [small]}
+        before = snapshot(settings)
         try:
             with torch.random.fork_rng(devices=[]):
                 bare_step(kind)(part_of(optimizer, kind, [tried], defaultdict(dict)))

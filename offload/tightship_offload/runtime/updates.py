@@ -20,7 +20,15 @@ from tightship_offload.runtime.layer_update import LayerUpdate, Work
 from tightship_offload.runtime.masters import MASTER, RestMasters, State, narrow, restore, widen
 from tightship_offload.runtime.nvme import NvmeStore
 from tightship_offload.runtime.one_pass import OnePass, one_pass_for, why_not
-from tightship_offload.runtime.part_of_optimizer import bare_step, part_of, same_settings, snapshot, unchanged
+from tightship_offload.runtime.part_of_optimizer import (
+    as_fused,
+    bare_step,
+    is_open,
+    part_of,
+    same_settings,
+    snapshot,
+    unchanged,
+)
 from tightship_offload.runtime.pending import make_ordinary, make_pending, may_be_pending
 from tightship_offload.runtime.stalls import Stalls
 from tightship_offload.runtime.update_lane import open_lane, threads_for
@@ -41,15 +49,18 @@ class Updates:
         *,
         order: UpdateOrder = UpdateOrder.NEXT_USE,
         threads: int | None = None,
+        fused: bool = False,
     ) -> None:
         """:param masters: of what does not move; None: it is updated as it is.
         :param order: of updates that are ready.
+        :param fused: layers take the optimizer's fused form where its settings leave the form open.
         :param threads: see `threads_for`.
         :raises OffloadError: there are fewer cores than threads are asked for.
         """
         self._optimizer = optimizer
         self._kind = type(optimizer)
         self._step = bare_step(self._kind)
+        self._form: Callable[[State], State] = as_fused if fused else lambda settings: settings
         self._backend = backend
         self._stalls = stalls
         self._threads = threads_for(threads, on_cpu=backend.device.type == "cpu")
@@ -227,12 +238,12 @@ class Updates:
         known: defaultdict[Tensor, Any] = defaultdict(dict)
         for number, at, _ in work.gradients:
             shadow = layer.shadows[at]
-            groups.setdefault(number, {**work.settings[number], "params": []})["params"].append(shadow)
+            groups.setdefault(number, {**self._form(work.settings[number]), "params": []})["params"].append(shadow)
             if layer.parameters[at] in state:
                 known[shadow] = _without_master(state[layer.parameters[at]])
         part = part_of(self._optimizer, self._kind, list(groups.values()), known)
         part.__dict__.update(scaling or {})
-        before = [work.settings[number] for number in groups]
+        before = [self._form(work.settings[number]) for number in groups]
         one = LayerUpdate(
             layer=layer,
             work=work,
@@ -298,8 +309,13 @@ class Updates:
     def why_not_in_one_pass(self) -> str | None:
         """In words, what keeps masters from being updated in one pass; None: nothing, or there are none."""
         if isinstance(self._one_pass, OnePass):
-            return next(filter(None, map(why_not, self._optimizer.param_groups)), None)
+            return next(filter(None, map(why_not, map(self._form, self._optimizer.param_groups))), None)
         return self._one_pass
+
+    @property
+    def loops(self) -> bool:
+        """Layers are updated by a loop over operators, where the optimizer has a fused form, too."""
+        return any(is_open(self._form(group)) for group in self._optimizer.param_groups)
 
     def watch(self, layer: Layer) -> None:
         """Whoever touches the layer from now on, its gradients' sums of squares are not known any more."""

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from tightship_analyzers.offload_planner.candidate import Candidate, Rules, links_of
+from tightship_analyzers.offload_planner.candidate import LOOP_COST, Candidate, Rules, links_of
 from tightship_analyzers.offload_planner.constraints import Constraints, Limits, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import search
-from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, levelled
+from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, UpdateForm, levelled
 from tightship_analyzers.offload_planner.simulate import simulate
 from tightship_offload.errors import PlanError
+from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.host_limits import HostLimits
 from tightship_offload.plan.model import Clipping, Dtype, HardwareSpec, ModelSpec, Precision, Recompute, UpdateStart
 
@@ -258,3 +259,41 @@ def test_noise_between_like_layers_is_levelled() -> None:
     level = levelled([*layers, replace(one, parameters=one.parameters + 1, trainable=0, forward_ns=77)])
     assert [layer.forward_ns for layer in level] == [100, 100, 100, 100, 300, 77]
     assert [layer.backward_ns for layer in level[:5]] == [200, 200, 200, 200, 600]
+
+
+def test_updates_by_a_loop_are_charged_for_unless_they_are_fused_on_request() -> None:
+    chance = random.Random(SEED)
+    profile, machine = made_profile(chance), made_hardware(chance)
+    machine = replace(machine, loop_adam_params_per_s=machine.adam_params_per_s[1] / 4)
+
+    def update_ns(form: UpdateForm, hardware: HardwareSpec = machine, *, fused: bool = False) -> int:
+        one = Candidate(
+            profile=replace(profile, update_form=form, precision=Precision()),
+            hardware=hardware,
+            rules=Rules(fused=fused, threads=8),
+            slots=2,
+        )
+        return max(layer.update_ns for layer in one.work.layers)
+
+    quick = update_ns(UpdateForm.FUSED)
+    assert update_ns(UpdateForm.OPEN, fused=True) == quick == update_ns(UpdateForm.FUSED, fused=True)
+    unmeasured = replace(machine, loop_adam_params_per_s=None)
+    assert update_ns(UpdateForm.OPEN, unmeasured) == pytest.approx(LOOP_COST * quick, rel=1e-6)
+    slow = update_ns(UpdateForm.OPEN)
+    assert quick < slow == update_ns(UpdateForm.LOOP) == update_ns(UpdateForm.LOOP, fused=True)
+
+
+def test_buffers_in_which_gradients_add_up_are_pinned_beside_a_gpu_alone() -> None:
+    chance = random.Random(SEED)
+    profile, machine = made_profile(chance, batch=4), made_hardware(chance)
+    profile = replace(profile, precision=Precision())
+
+    def pinned(micro_batches: int, device: str) -> int:
+        on = replace(machine, device=device)
+        memory = Candidate(profile=profile, hardware=on, slots=2, micro_batches=micro_batches).memory
+        assert memory.host - memory.pinned == sum(8 * layer.trainable for layer in profile.layers)
+        return memory.pinned
+
+    largest = 4 * max(layer.trainable for layer in profile.layers)
+    assert pinned(2, "Made") - pinned(1, "Made") == RUNTIME.staging_buffers * largest > 0
+    assert pinned(2, "cpu") == pinned(1, "cpu")

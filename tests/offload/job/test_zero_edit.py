@@ -112,7 +112,8 @@ def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, warm: 
     assert (alone.returncode, windowed.returncode) == (0, 0), windowed.stderr
     assert alone.stdout.split()[1] == "ordinary"
     assert windowed.stdout.split() == [alone.stdout.split()[0], "offloaded"]
-    assert windowed.stderr == ""
+    word = "tightship: SGD was made without fused=True, so layers that move are updated by a loop over operators"
+    assert windowed.stderr.startswith(word) if optimizer == "sgd" else windowed.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_how_long_a_wait_may_take_is_said_by_the_launcher(
 ) -> None:
     script = f"{SCRIPT}\nimport tightship_offload\nprint(tightship_offload.engine_of(model).backend.deadline_s)"
     given = {"TIGHTSHIP_OFFLOAD_PLAN": planned(tmp_path), "TIGHTSHIP_OFFLOAD_DEADLINE": deadline}
-    done = run(tmp_path, "sgd", python=warm, script=script, **given)
+    done = run(tmp_path, "plain", python=warm, script=script, **given)
     if said:
         assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
     else:
@@ -169,7 +170,7 @@ def test_how_long_a_wait_may_take_is_said_by_the_launcher(
 @pytest.mark.parametrize("first", ["", ".runtime.engine"])
 def test_a_script_may_import_the_runtime_first(tmp_path: Path, first: str) -> None:
     script = f"import tightship_offload{first}\nprint(tightship_offload.apply.__name__)\n{SCRIPT}"
-    done = run(tmp_path, "sgd", script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
+    done = run(tmp_path, "plain", script=script, TIGHTSHIP_OFFLOAD_PLAN=planned(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split()[::2] == ["apply", "offloaded"]
 
@@ -295,6 +296,7 @@ def test_measuring_changes_nothing_and_ends_the_job(tmp_path: Path, warm: Python
     assert measured["model"]["block"] == "Block"
     assert (measured["micro_batches"], measured["batch"], measured["tokens"]) == (2, 4, 64)
     assert (measured["clip_norm"], measured["state_bytes_per_parameter"], measured["steps"]) == (1.0, 8, 3)
+    assert measured["update_form"] == "fused"
     assert measured["input_bytes"] == [4 * 16 * 32 * 4] * 4
     # Of a layer: its input, the norm's output and two statistics, and what relu gives to the second product, which is
     # twice as wide.

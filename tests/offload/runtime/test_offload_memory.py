@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -176,3 +177,28 @@ def test_nothing_of_a_training_is_left_when_its_model_is_gone() -> None:
         return not any(one() is not None for one in (*held.alive, held.slab))
 
     wait_for(gone, "a training to be collected")
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="the platform does not show pages")
+def test_pages_are_touched_before_they_are_pinned_and_may_be_huge() -> None:
+    pages = own_pages(8 * 2**20)
+    first, count = pages.data_ptr() // mmap.PAGESIZE, 8 * 2**20 // mmap.PAGESIZE
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+        pagemap.seek(8 * first)
+        entries = struct.unpack(f"{count}Q", pagemap.read(8 * count))
+    assert all(entry >> 62 for entry in entries)  # in memory, or swapped out
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert "hg" in _flags_of(pages.data_ptr())
+
+
+def _flags_of(address: int) -> list[str]:
+    """What the kernel says of the mapping that holds an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, *words = line.split()
+        if "-" in key:
+            begin, _, end = key.partition("-")
+            inside = int(begin, 16) <= address < int(end, 16)
+        elif inside and key == "VmFlags:":
+            return words
+    return []

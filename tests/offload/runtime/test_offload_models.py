@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from offload_exactness import LAYERS, VOCABULARY, WIDTH, Block, Model  # noqa: E402
+from offload_exactness import LAYERS, VOCABULARY, WIDTH, Block, Model, differences, everything  # noqa: E402
 from offload_loops import STEPS, batch, each_step, loss_of, plain_step, same  # noqa: E402
+from offload_machines import machine  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential  # noqa: E402
+
+import tightship_offload as offload  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.machines]
 
@@ -216,6 +220,33 @@ def test_layers_that_are_unfrozen_later() -> None:
 )
 def test_kinds_of_optimizers(make: Callable[[Any], Any]) -> None:
     same(each_step(plain_step), make_optimizer=make)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_form_that_is_left_open_is_fused_on_request_and_only_in_layers(kind: Any) -> None:
+    results = []
+    for with_window in (False, True):
+        torch.manual_seed(7)
+        model = Model()
+        layers = list(model.blocks.parameters())
+        rest = [p for p in model.parameters() if all(p is not one for one in layers)]
+        groups = [{"params": layers} | ({} if with_window else {"fused": True}), {"params": rest}]
+        optimizer = kind(groups, lr=1e-2)
+        with machine() if with_window else nullcontext() as on:
+            if with_window:
+                offload.apply(model, optimizer, window=2, fused=True, backend=on)
+                assert not offload.engine_of(model).updates.loops
+            losses = [plain_step(model, optimizer).detach() for _ in range(STEPS)]
+            results.append(everything(model, optimizer, losses))
+    assert differences(*results) == []
+    assert [group["fused"] for group in optimizer.param_groups] == [None, None]
+
+
+@pytest.mark.parametrize(("form", "loops"), [({}, True), ({"fused": True}, False), ({"foreach": False}, False)])
+def test_a_form_that_is_left_open_stays_what_it_is(form: dict[str, bool], loops: bool) -> None:
+    model = Model()
+    offload.apply(model, torch.optim.AdamW(model.parameters(), **form), window=2)
+    assert offload.engine_of(model).updates.loops is loops
 
 
 class Lion(torch.optim.Optimizer):
