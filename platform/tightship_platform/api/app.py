@@ -47,6 +47,7 @@ SUBJECTS = (
     "findings",
     "opportunities",
     "workflows",
+    "samples",
     "fleet",
     "metrics",
     "audit",
