@@ -30,7 +30,8 @@ def session(database: Database) -> Iterator[Session]:
         ingest.apply_run(opened, started("a1", "train"), reporter=red, now=NOW)
         ingest.apply_run(opened, ended("a2", "eval", end_ns=T0 + 8 * S), reporter=blue, now=NOW)
         of_a1, of_a2 = held("a1", T0, T0 + 6 * S, "GPU-1"), held("a2", T0 + 4 * S, None, "GPU-1")
-        described = {"devices": [GPU], "samples": samples(TIMES, "GPU-1", sm_active_frac=0.5, memory_used_bytes=1 << 30)}
+        seen = samples(TIMES, "GPU-1", sm_active_frac=0.5, memory_used_bytes=1 << 30)
+        described = {"devices": [GPU], "samples": seen}
         used = {"run_samples": run_samples([T0 + 2 * S], "a1", "GPU-1", util_frac=0.25)}
         ingest.apply_batch(opened, batch(allocations=[of_a1], **described, **used), now=NOW, reporter=red)
         ingest.apply_batch(opened, batch(allocations=[of_a2]), now=NOW, reporter=blue)

@@ -48,6 +48,7 @@ SUBJECTS = (
     "opportunities",
     "workflows",
     "samples",
+    "standards",
     "fleet",
     "metrics",
     "audit",
