@@ -13,7 +13,7 @@ Fixtures
 `platform_env` uses SQLite and folders, or the PostgreSQL of `TIGHTSHIP_DATABASE_URL` and the Redis of
 `TIGHTSHIP_BROKER_URL` when the test run has them in its environment: each test gets its own database there.
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
-skipped test of the marks postgres, redis, browser or torch is a failed one.
+skipped test of the marks postgres, redis, browser, torch or prometheus is a failed one.
 
 Of the cases of a test marked `sliced(n)`, n are drawn at random; `make explore` runs all of them. The same number in
 `TIGHTSHIP_SLICE`, which stands in the head of the run, draws the same ones.
@@ -73,7 +73,7 @@ GIVEN_DATABASE = os.environ.get("TIGHTSHIP_DATABASE_URL", "")
 GIVEN_BROKER = os.environ.get("TIGHTSHIP_BROKER_URL", "")
 COSTS = os.environ.get("TIGHTSHIP_TEST_COSTS")
 REQUIRE_ALL = os.environ.get("TIGHTSHIP_REQUIRE_ALL") == "1"
-REQUIRED_MARKS = ("postgres", "redis", "browser", "torch")
+REQUIRED_MARKS = ("postgres", "redis", "browser", "torch", "prometheus")
 NOWHERE = "http://127.0.0.1:9"
 """A server address where nothing listens: no test may reach a tightship that happens to run on this machine."""
 

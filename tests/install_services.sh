@@ -1,9 +1,10 @@
 #!/bin/sh
-# The tests use a real PostgreSQL, a real Redis and a real Chromium. Installs what is missing when it can.
+# The tests use a real PostgreSQL, Redis, Prometheus and Chromium. Installs what is missing when it can.
 set -u
 missing=""
 [ -n "$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || missing="$missing postgresql"
 [ -n "$(command -v redis-server)" ] || missing="$missing redis-server"
+[ -n "$(command -v prometheus)" ] || missing="$missing prometheus"
 [ -n "$(command -v chromium || command -v chromium-browser || command -v google-chrome)" ] || missing="$missing chromium"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -18,7 +18,7 @@ from warm_python import warm_python
 TESTS = Path(__file__).parents[1]
 SUPPORT = TESTS / "support"
 _COUNT = re.compile(r"(\d+) (passed|skipped|failed|errors?|xfailed|deselected)")
-MARKS = ("postgres", "redis", "browser", "torch", "reference", "sliced")
+MARKS = ("postgres", "redis", "browser", "torch", "prometheus", "reference", "sliced")
 
 SKIPPING = """
 import pytest
@@ -31,6 +31,8 @@ def test_browser(): pytest.skip("not here")
 @pytest.mark.torch
 def test_torch(): pass
 def test_other(): pytest.skip("nothing required")
+@pytest.mark.prometheus
+def test_prometheus(): pytest.skip("not here")
 @pytest.mark.redis
 @pytest.mark.xfail(reason="known")
 def test_known(): assert False
@@ -116,12 +118,12 @@ def run_tests(tmp_path: Path, warm: tuple[str, ...]):
 
 
 def test_without_the_flag_a_skip_is_a_skip(run_tests) -> None:
-    assert run_tests(SKIPPING) == {"bad": 0, "passed": 1, "skipped": 4, "xfailed": 1}
+    assert run_tests(SKIPPING) == {"bad": 0, "passed": 1, "skipped": 5, "xfailed": 1}
 
 
 def test_with_the_flag_a_required_skip_fails(run_tests) -> None:
     counts = run_tests(SKIPPING, TIGHTSHIP_REQUIRE_ALL="1")
-    assert counts == {"bad": 3, "passed": 1, "skipped": 1, "xfailed": 1}
+    assert counts == {"bad": 4, "passed": 1, "skipped": 1, "xfailed": 1}
 
 
 def test_a_file_that_skips_itself_fails_with_the_flag(run_tests) -> None:

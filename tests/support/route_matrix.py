@@ -7,6 +7,9 @@ from typing import Any
 
 import httpx
 from api_calls import heartbeat, run_record
+from metric_messages import VERSION_1, labels, snappy, write_request_1
+
+from tightship_platform.units import now_ns
 
 Call = Callable[[httpx.Client, dict[str, Any]], httpx.Response]
 
@@ -46,6 +49,18 @@ def upload(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
     )
 
 
+def remote_write(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
+    values = {labels("DCGM_FI_DEV_POWER_USAGE", Hostname=names["host"]): [(now_ns() // 1_000_000, 90.5)]}
+    return http.post("/prometheus/write", content=snappy(write_request_1(values)), headers=VERSION_1)
+
+
+def export(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
+    attributes = [{"key": key, "value": {"stringValue": names["host"]}} for key in ("host.name", "hw.id")]
+    point = {"timeUnixNano": str(now_ns()), "asDouble": 0.5, "attributes": attributes}
+    metric = {"name": "hw.gpu.utilization", "gauge": {"dataPoints": [point]}}
+    return http.post("/otlp/v1/metrics", json={"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]})
+
+
 OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("GET", "/ids"): (get("/ids?id={run}"), 404),
     ("GET", "/runs/{key}"): (get("/runs/{run}"), 404),
@@ -69,6 +84,8 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("PATCH", "/runs/{key}"): (patch("/runs/{run}", name="seized"), 404),
     ("POST", "/hosts/heartbeat"): (beat, 403),
     ("POST", "/batches"): (post("/batches", host="{host}"), 403),
+    ("POST", "/prometheus/write"): (remote_write, 400),
+    ("POST", "/otlp/v1/metrics"): (export, 200),  # which says how many points it refused
     ("GET", "/audit"): (get("/audit"), 403),
     ("DELETE", "/runs/{key}"): (delete("/runs/{run}"), 404),
     ("DELETE", "/workflows/{name:path}"): (delete("/workflows/{workflow}"), 404),
@@ -83,6 +100,7 @@ LISTS = {
     ("GET", "/findings"): "/findings",
     ("GET", "/opportunities"): "/opportunities",
     ("GET", "/workflows"): "/workflows",
+    ("GET", "/samples"): "/samples",
     ("GET", "/fleet"): "/fleet",
     ("GET", "/collection"): "/collection",
 }

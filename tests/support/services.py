@@ -1,4 +1,4 @@
-"""Starts the real servers that tests need: PostgreSQL and Redis on free ports, in their own folders.
+"""Starts the real servers that tests need: PostgreSQL, Redis and Prometheus on free ports, in their own folders.
 
 They die with the test process, whatever becomes of it. PostgreSQL refuses to run as root, so then it runs as another
 user of the system.
@@ -133,6 +133,29 @@ def redis_server() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def prometheus_server(configuration: str) -> Iterator[str]:
+    """A new Prometheus, with this as its prometheus.yml; yields its address.
+
+    :raises Unavailable: no Prometheus, or it does not start.
+    """
+    binary = shutil.which("prometheus")
+    if binary is None:
+        raise Unavailable("no prometheus here; `make test` installs it where it can")
+    folder = Path(tempfile.mkdtemp(prefix="tightship-prometheus-"))
+    (folder / "prometheus.yml").write_text(configuration)
+    port = free_port()
+    command = [binary, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=1h", "--log.level=warn"]
+    try:
+        with _running(command, folder, signal.SIGTERM, {}) as process:
+            url = f"http://127.0.0.1:{port}"
+            _wait(process, folder, lambda: prometheus_answers(url))
+            yield url
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def unprivileged() -> dict[str, Any]:
     """Whom PostgreSQL runs as where root starts it, as `subprocess` takes it."""
     for name in ("postgres", "nobody"):
@@ -203,4 +226,14 @@ def redis_answers(url: str) -> bool:
         with redis.Redis.from_url(url) as client:
             return bool(client.ping())
     except redis.ConnectionError:
+        return False
+
+
+def prometheus_answers(url: str) -> bool:
+    """Is it ready?"""
+    import httpx
+
+    try:
+        return httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+    except httpx.TransportError:
         return False

@@ -48,6 +48,8 @@ SUBJECTS = (
     "findings",
     "opportunities",
     "workflows",
+    "samples",
+    "standards",
     "fleet",
     "metrics",
     "audit",

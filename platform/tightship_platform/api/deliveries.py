@@ -55,7 +55,8 @@ _KINDS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any, KnownHost, int], 
     f"{API}/batches": (plain.read_batch, quick.plain_batch),
 }
 _LEASE = f"{API}/captures/lease"
-_IN_TURN = {*_KINDS, f"{API}/runs"}
+_BY_STANDARDS = {f"{API}/prometheus/write", f"{API}/otlp/v1/metrics"}
+_IN_TURN = {*_KINDS, *_BY_STANDARDS, f"{API}/runs"}
 """Paths whose long way has turns."""
 _PATHS = {*_IN_TURN, _LEASE}
 
@@ -81,7 +82,8 @@ class Deliveries:
             return
         request = Request(scope, receive)
         try:
-            body = await read_body(request, most=JSON_MAX_BYTES, what="The JSON body")
+            what = "The body" if scope["path"] in _BY_STANDARDS else "The JSON body"
+            body = await read_body(request, most=JSON_MAX_BYTES, what=what)
             answer = await self._answer(request, body) if len(body) <= LATER else None
             if answer is None and scope["path"] in _IN_TURN:
                 await self._turns.begin(caller.name, len(body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -72,6 +73,17 @@ def count_stored(rows: int, sampled_ns: int | None) -> None:
     METRICS.count("tightship_ingest_rows_total", "stored", by=rows)
     if sampled_ns is not None:
         METRICS.observe("tightship_ingest_lag_seconds", max(0, now_ns() - sampled_ns) / NS_PER_S)
+
+
+def count_stored_values(standard: str, counts: Mapping[str, int]) -> None:
+    """Count what became of the values of a request.
+
+    :param standard: by which they came: `remote-write` or `otlp`.
+    """
+    for outcome, count in counts.items():
+        if not count:
+            continue
+        METRICS.count("tightship_received_values_total", standard, outcome, by=count)
 
 
 class Answer(JSONResponse):

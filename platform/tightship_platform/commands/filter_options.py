@@ -15,12 +15,19 @@ MOST = 10_000
 """Rows of one list."""
 
 
-def filtered(times: str, states: Iterable[str], *, state_of: str = "") -> Callable[[Command], Command]:
+def filtered(
+    times: str,
+    states: Iterable[str],
+    *,
+    state_of: str = "",
+    host: str = "Only of runs that were launched on this host.",
+) -> Callable[[Command], Command]:
     """Declare the filters of a list, which gets them as `filters`.
 
     :param times: what `--since` and `--until` are about, such as `started`.
     :param states: those that `--state` knows.
     :param state_of: whose state it is, where it is not that of what is listed.
+    :param host: help of `--host`.
     """
     of_state = f"Only in this state{state_of}."
     options = (
@@ -33,7 +40,7 @@ def filtered(times: str, states: Iterable[str], *, state_of: str = "") -> Callab
         click.option("--team", metavar="NAME", help="Only of workflows of this team."),
         click.option("--owner", metavar="NAME", help="Only of workflows of this owner."),
         click.option("--user", metavar="NAME", help="Only of runs of this user."),
-        click.option("--host", metavar="NAME", help="Only of runs that were launched on this host."),
+        click.option("--host", metavar="NAME", help=host),
         click.option("--job-id", metavar="ID", help="Only of the run with this id in the scheduler."),
         click.option("--commit", metavar="COMMIT", help="Only of runs of this git commit, or one that begins so."),
         click.option("--label", metavar="K=V", multiple=True, help="Only of runs with this label. Repeatable."),

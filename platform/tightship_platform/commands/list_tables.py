@@ -17,6 +17,7 @@ from tightship_platform.results.run_account import (
     largest_loss,
     listed_account,
 )
+from tightship_platform.results.sample import Sample
 from tightship_platform.results.workflow import Workflow
 from tightship_platform.units import NS_PER_S, format_elapsed, format_frac, format_ns
 from tightship_platform.vocabulary import Bucket, HostState, RunState
@@ -198,6 +199,23 @@ def workflows(items: Sequence[Workflow]) -> Listed:
             clock(item.last_start_ns),
             "on request" if item.schedule is None else f"every {format_ns(item.schedule.every_ns)}",
         )
+        for item in items
+    ]
+    return Listed(columns, rows)
+
+
+def samples(items: Sequence[Sample]) -> Listed:
+    """Of each sample what was measured, when, and of whom."""
+    columns = [
+        Column("TIME"),
+        Column("HOST"),
+        Column("DEVICE"),
+        Column("RUN", whole=True),
+        Column("METRIC", whole=True),
+        Column("VALUE", right=True, whole=True),
+    ]
+    rows = [
+        (clock(item.time_ns), item.host, item.device or "–", item.run or "–", item.metric, f"{item.value:,}")
         for item in items
     ]
     return Listed(columns, rows)

@@ -1,4 +1,4 @@
-"""`tightship runs`, `captures`, `findings`, `opportunities`, `hosts` and `workflows`: what the server knows."""
+"""`tightship runs`, `captures`, `findings`, `opportunities`, `hosts`, `workflows`, `samples`: what the server knows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tightship_platform.results.finding import Finding
 from tightship_platform.results.host import Host
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
+from tightship_platform.results.sample import Sample
 from tightship_platform.results.workflow import Workflow
 from tightship_platform.settings import load_settings
 from tightship_platform.units import plural
@@ -164,6 +165,44 @@ def workflows(filters: FilterTexts, limit: int, after: str | None, form: ListFor
         lambda items: _tables().workflows(items),
         lambda: _nothing("workflows", filters, after, _LAUNCH),
     )
+
+
+@click.command()
+@click.option("--device", metavar="UUID", help="Only of this device.")
+@click.option("--run", metavar="RUN", help="Only of this run, or of a device that it alone held then.")
+@click.option("--metric", "metrics", metavar="METRIC", multiple=True, help="Only this metric. Repeatable.")
+@filtered("was measured", RunState, state_of=", of the run", host="Only of this host.")
+@in_pages("TIME_NS/HOST/DEVICE/RUN/METRIC", 1000)
+@in_forms(Sample)
+def samples(
+    device: str | None,
+    run: str | None,
+    metrics: tuple[str, ...],
+    filters: FilterTexts,
+    limit: int,
+    after: str | None,
+    form: ListForm,
+) -> None:
+    """List samples (one measured value each), newest first. Without --since or --run: those of the last hour.
+
+    \b
+    tightship samples --host gpu17 --metric sm_active_frac --metric memory_used_bytes --since 10m
+    tightship samples --run 4f2 --format csv
+    """
+    named = {"device": device, "run": run, "metric": list(metrics)}
+    form.show(
+        lambda: _ask(list[Sample], "/samples", filters, limit=limit, after=after, **named),
+        lambda items: _tables().samples(items),
+        lambda: _no_sample(after, filters, named),
+    )
+
+
+def _no_sample(after: str | None, filters: FilterTexts, named: dict[str, Any]) -> str:
+    if after is not None:
+        return f"Nothing comes after {after}."
+    if filters == FilterTexts() and not any(named.values()):
+        return "No sample of the last hour; --since 1d looks further back. On each host run: tightship agent"
+    return "Nothing matches. What is there: tightship hosts; samples of the last hour: tightship samples"
 
 
 def _nothing(name: str, filters: FilterTexts | None, after: str | None, at_all: str) -> str:

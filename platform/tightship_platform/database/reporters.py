@@ -6,15 +6,20 @@
   host, user and team that first reported it;
 - the record. A token with none of the three is believed what it says of hosts and runs that nobody has reported yet.
 An administrator speaks for everybody, and nothing becomes theirs.
+
+[Note: whose metrics] A Prometheus or collector sends the metrics of many hosts, whose agents have tokens of their own.
+They are taken of a host whose owner is of the same team (both of none are, too), and of hosts that nobody owns. Such a
+host does not become the sender's: its agent may come later. What is stored already is never changed by them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import case, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from tightship_platform.database.locks import begin_writing
 from tightship_platform.database.models import Host, Token
 from tightship_platform.database.upsert import add_missing
 from tightship_platform.errors import Forbidden
@@ -22,6 +27,8 @@ from tightship_platform.units import now_ns, plural
 
 HOSTS_PER_TOKEN = 5000
 """Hosts that one token may be the first to report."""
+MEASURED_HOSTS = 20_000
+"""Hosts without an agent, of which only metrics come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +116,45 @@ def put_host(session: Session, name: str, seen_ns: int, reporter: Reporter = ANY
     older = Host.id == host.id, Host.last_seen_ns < seen_ns
     _write(session, update(Host).where(*older).values(last_seen_ns=seen_ns))
     return int(host.id)
+
+
+def put_measured_host(session: Session, name: str, seen_ns: int, reporter: Reporter) -> int:
+    """The id of a host whose metrics come from elsewhere than its agent; made when it is new. The row is locked.
+
+    That a host with an agent is heard of is for the agent to say.
+
+    :raises Forbidden: see [Note: whose metrics]; or there are too many hosts without an agent.
+    """
+    if not _speaks_for_all(reporter, name):
+        _require_team_of_owner(session, reporter, name)
+    begin_writing(session)
+    found = select(Host.id).where(Host.name == name)
+    host_id = session.scalar(found)
+    if host_id is None:
+        alone = select(func.count()).select_from(Host).where(Host.agent_version.is_(None), Host.reported_by.is_(None))
+        if (session.scalar(alone) or 0) >= MEASURED_HOSTS:
+            raise Forbidden(
+                f"Host {name!r} is new, and {MEASURED_HOSTS} hosts without an agent are known already; "
+                "name hosts by a label that does not change"
+            )
+        row = {"name": name, "first_seen_ns": seen_ns, "last_seen_ns": seen_ns, "info": {}, "sources": []}
+        add_missing(session, Host, [row])
+        host_id = session.scalar(found)
+    seen = case((Host.agent_version.is_(None) & (Host.last_seen_ns < seen_ns), seen_ns), else_=Host.last_seen_ns)
+    _write(session, update(Host).where(Host.id == host_id).values(last_seen_ns=seen))
+    return int(host_id or 0)
+
+
+def _require_team_of_owner(session: Session, reporter: Reporter, host: str) -> None:
+    first = session.scalar(select(Host.reported_by).where(Host.name == host))
+    active = Token.revoked_ns.is_(None), or_(Token.expires_ns.is_(None), Token.expires_ns > now_ns())
+    owners = select(Token.name, Token.team).where(or_(Token.name == (first or ""), Token.host_name == host), *active)
+    for owner in session.execute(owners.order_by(Token.id)):
+        if owner.name != reporter.name and (owner.team != reporter.team or reporter.user is not None):
+            raise Forbidden(
+                f"Host {host!r} is reported by the token {owner.name!r}, whose team is not that of {reporter.name!r}, "
+                "so its metrics are not taken from there; use a token of that team, and of no user"
+            )
 
 
 def _require_room(session: Session, reporter: Reporter) -> None:

@@ -53,6 +53,11 @@ def see_team(team: str | None) -> None:
     _team.set(team)
 
 
+def seen_team() -> str | None:
+    """The team whose rows sessions of this context see; None: all rows."""
+    return _team.get()
+
+
 def filter_by_team(sessions: sessionmaker[Session]) -> None:
     """Have the sessions see what `see_team` says; see [Note: one place]."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import json
-from sqlalchemy import BigInteger, Float, Integer, Table
+from sqlalchemy import BigInteger, Float, Integer, Table, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -46,6 +46,22 @@ def add_samples(session: Session, tables: Mapping[type[Base], Sequence[Row]]) ->
     for first in range(0, max(map(len, tables.values()), default=0), ROWS_AT_ONCE):
         parts = {model: rows[first : first + ROWS_AT_ONCE] for model, rows in tables.items()}
         add_together(session, {model: as_columns(rows) for model, rows in parts.items() if rows})
+
+
+def fill_samples(session: Session, model: type[Base], rows: Sequence[Row]) -> None:
+    """Insert rows, which all have the same columns; one that is there gets what it lacks, and keeps what it has."""
+    table = table_of(model)
+    keys = [column.name for column in table.primary_key]
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows[first : first + ROWS_AT_ONCE]
+        names = [name for name in part[0] if name not in keys]
+        if session.get_bind().dialect.name == "postgresql":
+            filled = {name: f"coalesce({table.name}.{name}, excluded.{name})" for name in names}
+            put_columns(session, model, as_columns(part), merge=filled)
+        else:
+            statement = insert_into(session, model)
+            new = {name: func.coalesce(table.c[name], statement.excluded[name]) for name in names}
+            session.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), list(part))
 
 
 def as_columns(rows: Sequence[Row]) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -15,7 +15,7 @@ from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.ingest.allocations import apply_allocations
-from tightship_platform.ingest.bounds import MAX_BUCKET_NS, RATIO, bounds_of
+from tightship_platform.ingest.bounds import MAX_BUCKET_NS, check_of
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
 from tightship_platform.ingest.plain import described
@@ -77,10 +77,10 @@ def apply_batch(
 
     times = [*(row["time_ns"] for part in checked for row in part), *(step.time_ns for step in steps)]
     count = len(times) + len(allocations) + refused.count
-    # The host first: whoever makes a partition takes it before the samples that `_kept` looks at.
+    # The host first: whoever makes a partition takes it before the samples that `kept` looks at.
     latest = max((row["time_ns"] for part in checked for row in part), default=now)
     host_id = put_host(session, batch.host, min(latest, now), reporter)
-    is_kept = _kept(session, times, keep_days, now)
+    is_kept = kept(session, times, keep_days, now)
     samples, host_samples, run_samples = ([row for row in part if is_kept(row["time_ns"])] for part in checked)
     steps = [step for step in steps if is_kept(step.time_ns)]
     too_old = len(times) - len(samples) - len(host_samples) - len(run_samples) - len(steps)
@@ -119,7 +119,7 @@ def apply_batch(
             run.accounted_ns = None
     count_steps(session, [runs[key] for key in stepped if runs[key].end_ns is not None or runs[key].steps is None])
     session.flush()
-    _mark_late(session, samples, now)
+    mark_late(session, samples, now)
     if tell is not None and not refused.count:
         tell(_known(batch, host_id, device_ids, runs, unknown))
     return BatchReceived(
@@ -127,7 +127,7 @@ def apply_batch(
     )
 
 
-def _kept(session: Session, times: Sequence[int], keep_days: int, now: int) -> Callable[[int], bool]:
+def kept(session: Session, times: Sequence[int], keep_days: int, now: int) -> Callable[[int], bool]:
     """Whether a sample or step count of one of these times is stored."""
     oldest = min(times, default=now)
     if oldest >= now - DAY_NS:  # nothing younger is ever removed
@@ -148,21 +148,7 @@ def _row(record: Any, now: int) -> Row:
 @cache
 def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     """Of each column of a sample, except its time."""
-    return tuple((one.name, _check_of(one.name)) for one in dataclasses.fields(kind) if one.name != "time_ns")
-
-
-def _check_of(name: str) -> Callable[[Any], Any]:
-    if name == "device":
-        return partial(validation.name, "Device uuid")
-    if name == "run":
-        return partial(validation.key, "Run")
-    bounds = bounds_of(name)
-    check: Callable[[Any], Any] = partial(validation.number, name, least=bounds.least)
-    if bounds is RATIO:
-        check = partial(validation.ratio, name)
-    elif bounds.is_whole:
-        check = partial(validation.count, name, least=int(bounds.least))
-    return lambda value: None if value is None else check(value)
+    return tuple((one.name, check_of(one.name)) for one in dataclasses.fields(kind) if one.name != "time_ns")
 
 
 def _check_step(step: StepRecord, now: int) -> StepRecord:
@@ -239,7 +225,7 @@ def _known(
     )
 
 
-def _mark_late(session: Session, samples: list[Row], now: int) -> None:
+def mark_late(session: Session, samples: list[Row], now: int) -> None:
     """Samples that `roll_up` does not look at any more."""
     late = (row for row in samples if row["time_ns"] < now - rollups.FRESH_NS)
     dirty_hours.mark(session, {(row["device_id"], row["time_ns"] - row["time_ns"] % rollups.HOUR_NS) for row in late})

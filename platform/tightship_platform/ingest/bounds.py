@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from tightship_platform import validation
 from tightship_platform.units import NS_PER_S
 from tightship_platform.validation import COUNT_MAX, EARLIEST_NS, INT32_MAX, RANK_MAX
 
@@ -42,3 +46,18 @@ _OF_NAMES = {
 def bounds_of(name: str) -> Bounds:
     """Of the field of this name."""
     return RATIO if name.endswith("_frac") else _OF_NAMES.get(name, COUNT)
+
+
+def check_of(name: str) -> Callable[[Any], Any]:
+    """The check of a sample's column: returns the value, or None where it is missing, or raises `Invalid`."""
+    if name == "device":
+        return partial(validation.name, "Device uuid")
+    if name == "run":
+        return partial(validation.key, "Run")
+    bounds = bounds_of(name)
+    check: Callable[[Any], Any] = partial(validation.number, name, least=bounds.least)
+    if bounds is RATIO:
+        check = partial(validation.ratio, name)
+    elif bounds.is_whole:
+        check = partial(validation.count, name, least=int(bounds.least))
+    return lambda value: None if value is None else check(value)

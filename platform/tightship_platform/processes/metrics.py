@@ -84,6 +84,7 @@ FAMILIES = {
         _counter("tightship_refused_tokens_total", "Requests with a token that was refused.", "reason"),
         _counter("tightship_refused_logins_total", "Logins by single sign-on that were refused.", "reason"),
         _counter("tightship_ingest_rows_total", "Rows of agents' batches.", "outcome"),
+        _counter("tightship_received_values_total", "Values that came by a standard.", "standard", "outcome"),
         _histogram("tightship_ingest_lag_seconds", "Age of a batch's newest sample when it was stored.", _LAG_S),
         _gauge("tightship_database_up", "1: the database answered this request, 0: it did not."),
         _gauge("tightship_database_connections", "Connections of this process to the database.", "state"),

@@ -87,6 +87,8 @@ def fill(served: Served, team: Team) -> None:
     )
     ok(team.http.post("/runs", json=record))
     ok(team.http.post("/hosts/heartbeat", json=heartbeat(run) | {"host": host}))
+    used = {"time_ns": now_ns(), "run": run, "device": "cpu", "cpu_cores": 0.5}
+    ok(team.http.post("/batches", json={"host": host, "run_samples": [used]}))
     key = ok(team.http.post("/captures", json={"target": run}))["capture"]
     ok(team.http.post("/captures/lease", json={"host": host, "runs": [run]}))
     armed = {"host": host, "state": "armed", "expected": [{"rank": 0, "pid": 100}]}

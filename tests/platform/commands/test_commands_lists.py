@@ -139,6 +139,7 @@ def test_json_has_the_keys_that_other_programs_rely_on(call: Callable[..., str],
         ("opportunities", OPPORTUNITY_KEYS),
         ("hosts", {"host", "alive", "last_seen_ns", "devices", "sources"}),
         ("workflows", {"workflow", "team", "owner", "runs", "live", "last_start_ns", "schedule"}),
+        ("samples", {"time_ns", "host", "device", "run", "metric", "value"}),
     ],
 )
 def test_the_help_names_every_key(command: str, keys: set[str]) -> None:
@@ -228,7 +229,9 @@ def test_filters_and_pages_go_together(call: Callable[..., str], filled: Served)
     assert len(json.loads(call("findings", "--json", "--workflow", "vision", "--run", RUN))) == 1
 
 
-@pytest.mark.parametrize("arguments", [["captures", "--run", "none"], ["findings", "--run", "none"]])
+@pytest.mark.parametrize(
+    "arguments", [["captures", "--run", "none"], ["findings", "--run", "none"], ["samples", "--run", "none"]]
+)
 def test_what_is_unknown_is_one_line(call: Callable[..., str], served: Served, arguments: list[str]) -> None:
     result = CliRunner().invoke(root, arguments)
     assert isinstance(result.exception, TightshipError)
