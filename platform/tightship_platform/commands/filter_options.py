@@ -25,7 +25,9 @@ def filtered(times: str, states: Iterable[str], *, state_of: str = "") -> Callab
     of_state = f"Only in this state{state_of}."
     options = (
         click.option(
-            "--since", metavar="TIME", help=f"Only what {times} since then: 2h or 3d (ago), yesterday, or a date or time."
+            "--since",
+            metavar="TIME",
+            help=f"Only what {times} since then: 2h or 3d (ago), yesterday, a day, or a time.",
         ),
         click.option("--until", metavar="TIME", help=f"Only what {times} before then; of a day, until its end."),
         click.option("--state", type=click.Choice([str(state) for state in states]), help=of_state),

@@ -26,7 +26,7 @@ SHOWN = 20
     metavar="TIME",
     default="7d",
     show_default=True,
-    help="Count from then on: 2h or 3d (ago), yesterday, or a date or time.",
+    help="Count from then on: 2h or 3d (ago), yesterday, a day, or a time.",
 )
 @click.option("--until", metavar="TIME", help="Count until then; of a day, until its end.  [default: now]")
 @click.option("--by", type=click.Choice(["team", "workflow"]), default="team", show_default=True, help="Whose it was.")

@@ -2,7 +2,8 @@
 
 [Note: ids that people type] Nobody copies sixteen characters where four name one run. Where a person names a run or a
 capture, to a command, the API or a page, its beginning will do if no other's begins so, and `@` is the newest:
-`@train` of the workflow `train`, `@~1` and `@train~1` the one before. A session sees its team's rows alone (`database.teams`), so another team's ids are not found, counted or listed. Ids that
+`@train` of the workflow `train`, `@~1` and `@train~1` the one before. A session sees
+its team's rows alone (`database.teams`), so another team's ids are not found, counted or listed. Ids that
 are numbers are short and named whole: a finding that is gone must not become a later one whose number begins the same.
 For that reason, too, the API deletes by whole ids alone. Agents and launchers name whole ids, and are not served from
 here.
