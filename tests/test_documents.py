@@ -172,7 +172,7 @@ def commands(text: str) -> Iterator[str]:
 
 NOT_RUN = {
     "README.md": {
-        "make demo     # sets itself up, trains": "minutes, and its own tests",
+        "make demo     # trains four": "minutes, and its own tests",
         "make install && . .venv": "installs",
         "tightship run --workflow llm-7b -- torchrun": "eight GPUs",
         "export TIGHTSHIP_TOKEN=$(openssl": "containers",

@@ -70,7 +70,7 @@ ANSWERS = {
     "Whose is job 4711 of the scheduler, and what is it doing?": (r"^\w+ +llm-7b +nlp ", r"\bllm-7b\b"),
     "What ran on host gpu17 since yesterday?": (r"^\w+ +sweep ", r"\bsweep\b"),
     "Which hosts report, and which are silent?": (r"^gpu17 +alive ", r"\bgpu17\b"),
-    "Who changed what?": (r"workflow\.schedule +mine", r"workflow\.schedule"),
+    "Who changed what?": (r"workflow\.schedule +mine", r"capture\.request.*params: .*iterations=10 .*stacks=true"),
     "Who has a token, and when was it last used?": (r"^alice ", r"token\.create.*alice|alice.*token\.create"),
     "Is everything there that should be, after a restore say?": (r" 0 faults;", r"Losses.*Accounts"),
     "Which team wastes most?": (r"^nlp +\d", r"By team.*\bnlp\b"),
