@@ -57,9 +57,9 @@ ANSWERS = {
         r"-rank3\.json\.gz",
         r"Download the trace of rank 3 .*Open in Perfetto",
     ),
-    "Take a trace of ten steps of the job that runs now": (r"^Capture \w+ of mine, .*: 1 trace", r"10 steps.*analyzed"),
-    "What does it waste, and where in my code?": (r"starved-input .*train\.py:\d+", r"DataLoader.*train\.py:\d+"),
-    "Compare this run with the one before": (r"^A step takes .*\n", r"\d+ runs? of .*mine.* live"),
+    "Take a trace of ten steps of the job that runs now": (r"^Capture \w+ of mine, .*: 1 trace", r"10 iterations.*analyzed"),
+    "What does it waste, and where in my code?": (r"starved-input .*train\.py:\d+", r"^(?=.*DataLoader)(?=.*train\.py:\d+)"),
+    "Compare this run with the one before": (r"^A step takes .*\n", r"mine.* is live"),
     "How does my run do, on one screen?": (r"^mine, run \w+: running for ", r"How is mine doing"),
     "Where does its step go, as one page that I can send around?": (r"", r"Where the step of rank 0 went"),
     "Have a trace taken of every run of my workflow, once an hour": (

@@ -23,12 +23,13 @@ RANK = textwrap.dedent(
 
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + ".store")
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}.store", rank=rank, world_size=4)
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     while True:
         model(torch.randn(8, 64)).square().mean().backward()
-        if dist.get_rank() == 3 and os.path.exists(sys.argv[1]):
+        if rank == 3 and os.path.exists(sys.argv[1]):
             endless()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
@@ -37,7 +38,7 @@ RANK = textwrap.dedent(
         time.sleep(0.05)
     '''
 )
-RANKS = "for rank in 0 1 2 3; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 python rank.py $PWD/hang & done; wait\n"
+RANKS = "for rank in 0 1 2 3; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 OMP_NUM_THREADS=1 python rank.py $PWD/hang & done; wait\n"
 
 
 def write_job(folder: Path) -> None:
