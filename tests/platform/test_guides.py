@@ -46,8 +46,8 @@ WITH_PYTHON = ("analyze.md", "stragglers.md")
 """Their blocks of Python are whole programs."""
 ANSWERS = {
     "Which of my runs since yesterday with the label lr=3e-4 failed, and why?": (
-        r"^\w+ +sweep .*failed \(1\).*ValueError: 0\.0003",
-        r"\bsweep\b.*ValueError: 0\.0003",
+        r"^\w+ +sweep .*failed \(1\).*ValueError: loss is nan",
+        r"\bsweep\b.*ValueError: loss is nan",
     ),
     "Why does this run make no steps?": (
         r"Ranks 0, 1 and 2 wait in all_reduce, which rank 3 has not called: at .*/rank\.py:\d+ endless",

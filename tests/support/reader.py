@@ -41,7 +41,8 @@ JOBS = {
     "llm-7b": "SLURM_JOB_ID=4711 tightship run --workflow llm-7b --team nlp -- bash ranks.sh",
     "mine": "tightship run --workflow mine --team vision -- python train.py stop-second",
 }
-FAILS = "tightship run --workflow sweep --label lr=3e-4 -- python -c 'import torch; raise ValueError(3e-4)' || true"
+RAISES = 'import torch; raise ValueError("loss is nan")'
+FAILS = f"tightship run --workflow sweep --label lr=3e-4 -- python -c '{RAISES}' || true"
 
 
 class Reader:
