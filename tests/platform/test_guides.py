@@ -37,7 +37,7 @@ DEAR = {
         "most headroom",
         "tightship offload run plan.yaml",
     ),
-    ("analyze.md",): ("^Rank 1, the least productive of 3", "starved-input", "train\\.py:\\d+"),
+    ("analyze.md",): ("^Rank 0, the least productive of 3", "starved-input", "train\\.py:\\d+"),
     ("stragglers.md",): ("",),
 }
 """Pages, in this order → what their blocks have to show."""
@@ -57,8 +57,14 @@ ANSWERS = {
         r"-rank3\.json\.gz",
         r"Download the trace of rank 3 .*Open in Perfetto",
     ),
-    "Take a trace of ten steps of the job that runs now": (r"^Capture \w+ of mine, .*: 1 trace", r"10 iterations.*analyzed"),
-    "What does it waste, and where in my code?": (r"starved-input .*train\.py:\d+", r"^(?=.*DataLoader)(?=.*train\.py:\d+)"),
+    "Take a trace of ten steps of the job that runs now": (
+        r"^Capture \w+ of mine, .*: 1 trace",
+        r"10 iterations.*analyzed",
+    ),
+    "What does it waste, and where in my code?": (
+        r"starved-input .*train\.py:\d+",
+        r"^(?=.*DataLoader)(?=.*train\.py:\d+)",
+    ),
     "Compare this run with the one before": (r"^A step takes .*\n", r"mine.* is live"),
     "How does my run do, on one screen?": (r"^mine, run \w+: running for ", r"How is mine doing"),
     "Where does its step go, as one page that I can send around?": (r"", r"Where the step of rank 0 went"),

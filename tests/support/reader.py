@@ -113,10 +113,10 @@ class Reader:
         for name, recording in (("before", "starved"), ("after", "fed")):
             (self.folder / name).mkdir()
             shutil.copy(RECORDED / f"{recording}.json.gz", self.folder / name)
-        shutil.copy(RECORDED / "starved.json.gz", self.folder / "rank0.json.gz")
         (self.folder / "trace.json").write_bytes(gzip.decompress((RECORDED / "starved.json.gz").read_bytes()))
         (self.folder / "captures").mkdir()
-        rank_jobs.traces_of(self.folder / "captures")
+        first = rank_jobs.traces_of(self.folder / "captures")[0]
+        (self.folder / "rank0.json.gz").write_bytes(gzip.compress(Path(first).read_bytes()))
         op_tables.write(self.folder / "job.parquet", op_tables.job_rows())
 
     def _trains(self, workflow: str) -> bool:
