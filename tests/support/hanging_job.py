@@ -38,7 +38,10 @@ RANK = textwrap.dedent(
         time.sleep(0.05)
     '''
 )
-RANKS = "for rank in 0 1 2 3; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 OMP_NUM_THREADS=1 python rank.py $PWD/hang & done; wait\n"
+RANKS = """export WORLD_SIZE=4 OMP_NUM_THREADS=1
+for rank in 0 1 2 3; do RANK=$rank LOCAL_RANK=$rank python rank.py $PWD/hang & done
+wait
+"""
 
 
 def write_job(folder: Path) -> None:
