@@ -6,6 +6,7 @@ What is checked here is the repository's own view. tests/browser/test_site.py ch
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import click
 import pytest
+from guide import main_pages
 from source_tree import ROOT, source_files
 
 from tightship_platform.cli import root
@@ -166,6 +168,46 @@ def commands(text: str) -> Iterator[str]:
                 yield found[1]
     for code in re.findall(r"`(tightship [^`]*)`", FENCED.sub("", text)):
         yield " ".join(code.split())
+
+
+NOT_RUN = {
+    "README.md": {
+        "make demo     # trains four": "minutes, and its own tests",
+        "make install && . .venv": "installs",
+        "tightship run --workflow llm-7b -- torchrun": "eight GPUs",
+        "export TIGHTSHIP_TOKEN=$(openssl": "containers",
+    },
+    "docs/start/train.md": {"python3 -m venv": "installs", "export TIGHTSHIP_SERVER=https": "somebody's server"},
+    "docs/start/cluster.md": {"python3 -m venv": "installs"},
+    "docs/start/rule.md": {"make docs": "all tests"},
+    "docs/first-fleet.md": {"python3 -m venv": "installs"},
+    "docs/operations.md": {
+        "tightship token enrol gpu17": "a second host; docs/first-fleet.md, which is run, has it",
+        "docker buildx imagetools": "containers",
+    },
+    "docs/analyze.md": {"tightship analyze s3://": "a bucket"},
+    "docs/offload.md": {
+        "export OMP_NUM_THREADS=1 ": "minutes; tests/offload/job/test_from_capture_to_window.py does it small",
+        "tightship offload measure -o profile.yaml -- python examples": "the same",
+    },
+}
+"""Main page → how each block of the language `sh` begins, which no test runs, and why."""
+
+
+def test_blocks_of_commands_are_run_or_listed() -> None:
+    """`bash` is run (tests/platform/test_guides.py), `sh` is listed above; what else is fenced holds no commands."""
+    found: dict[str, list[str]] = {}
+    for page in main_pages():
+        name = posixpath.normpath(f"docs/{page}")
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```", documents()[name], re.DOTALL | re.MULTILINE):
+            if language == "sh":
+                found.setdefault(name, []).append(text)
+            elif language != "bash":
+                assert re.findall(r"^(?:tightship|make|docker|pip|export) .*", text, re.MULTILINE) == [], name
+    assert {name: len(texts) for name, texts in found.items()} == {name: len(one) for name, one in NOT_RUN.items()}
+    for name, texts in found.items():
+        for text, begins in zip(texts, NOT_RUN[name], strict=True):
+            assert text.startswith(begins), name
 
 
 def faults(line: str) -> Iterator[str]:

@@ -139,7 +139,7 @@ def root() -> None:
     Start with `tightship demo`, or `tightship up` and then `tightship run -- python train.py`.
 
     Where a command takes a run or a capture, the beginning of its id is enough if no other begins so, and @ is the
-    newest: `tightship findings --run @`.
+    newest, @train that of the workflow train, and @train~1 the one before: `tightship findings --run @train`.
     """
 
 

@@ -47,8 +47,12 @@ def parse_duration_ns(text: str) -> int:
     return round(float(match[1]) * _UNIT_NS[match[2] or "s"])
 
 
+_DAYS_AGO = {"today": 0, "yesterday": 1}
+
+
 def parse_time_ns(what: str, text: str, *, now: int, zone: tzinfo | None, ends_day: bool = False) -> int:
-    """'2h' and '3d' (ago), '2026-11-12', '2026-11-12 14:03', '2026-11-12T14:03:22+01:00' → UTC nanoseconds.
+    """'2h' and '3d' (ago), 'yesterday', '2026-11-12', '2026-11-12 14:03', '2026-11-12T14:03:22+01:00' → UTC
+    nanoseconds.
 
     :param zone: of a time that names none; None: this machine's.
     :param ends_day: a day without a time is its end, not its beginning.
@@ -57,6 +61,8 @@ def parse_time_ns(what: str, text: str, *, now: int, zone: tzinfo | None, ends_d
     ago = _DURATION.fullmatch(text)
     if ago is not None and ago[2] is not None:
         return max(0, now - parse_duration_ns(text))
+    if text in _DAYS_AGO:
+        text = f"{datetime.fromtimestamp(now // NS_PER_S, zone).date() - timedelta(days=_DAYS_AGO[text])}"
     try:
         at = datetime.fromisoformat(text.strip() if len(text) <= 40 else "")
         if ends_day and _DAY.fullmatch(text.strip()):
@@ -64,7 +70,7 @@ def parse_time_ns(what: str, text: str, *, now: int, zone: tzinfo | None, ends_d
         at = at if at.tzinfo is not None else at.astimezone() if zone is None else at.replace(tzinfo=zone)
         seconds = int(at.replace(microsecond=0).timestamp())
     except (ValueError, OverflowError, OSError) as error:
-        expected = "a time such as 2h or 3d (ago), 2026-11-12, or 2026-11-12T14:03+01:00"
+        expected = "a time such as 2h or 3d (ago), yesterday, 2026-11-12, or 2026-11-12T14:03+01:00"
         raise Invalid(what, text, expected) from error
     return min(max(0, seconds), _LATEST_S) * NS_PER_S + at.microsecond * NS_PER_US
 

@@ -100,6 +100,20 @@ def test_newest(session: Session, made: Made) -> None:
     assert [one.finding for one in findings.list_findings(session, run="old")] == [newest, newest + 1]
 
 
+def test_newest_of_a_workflow_and_the_ones_before(session: Session) -> None:
+    for at, (key, workflow) in enumerate((("a1", "train"), ("b1", "train~1"), ("a2", "train"), ("c1", "eval"))):
+        start_ns = T0 + at * S
+        ingest.apply_run(session, started(key, workflow, start_ns=start_ns), now=start_ns)
+        captures.request(session, ask(key), now=start_ns).key = f"of-{key}"
+    session.flush()
+    meant = {"@": "c1", "@~0": "c1", "@~1": "a2", "@~3": "a1", "@train": "a2", "@train~1": "a1", "@train~1~0": "b1"}
+    assert {text: ids.find_key(session, ids.RUN, text) for text in meant} == meant
+    assert ids.find_key(session, ids.CAPTURE, "@train~1") == "of-a1"
+    for text in ("@~4", "@train~2", "@trai", "@Train", "@~", "@~x", "@train~-1", "@train~9999999"):
+        with pytest.raises(NotFound, match=f"No run named '{text}'; see `tightship runs`"):
+            ids.find_key(session, ids.RUN, text)
+
+
 def test_captures_are_meant_as_runs_are(session: Session) -> None:
     ingest.apply_run(session, started("a1"), now=T0 + S)
     for number in range(2):

@@ -1,108 +1,90 @@
 """The main pages, literally: their blocks are run in the order in which a reader meets them, against one server.
 
-docs/first-fleet.md has its own test, and so has the backup of docs/operations.md.
+docs/tasks.md is read after them, with more jobs beside. docs/first-fleet.md has its own test, and so has the backup of
+docs/operations.md.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import sys
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 
+import httpx
 import pytest
-from captured import RECORDED
-from guide import Shell, blocks
-from processes import answers
-from recorder_dumps import entry, write_dumps
-from services import free_port
-from source_tree import ROOT
-from starved_job import STARVED
-from waiting import wait_for
+from guide import blocks, main_pages, python_blocks, tasks
+from page_text import page_text
+from processes import own
+from reader import DOCS, Reader
+from waiting import PATIENCE_S, wait_for
 
-from tightship_platform.client import ApiClient
-from tightship_platform.errors import TightshipError
-from tightship_platform.settings import load_settings
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
-
-UP, TRAIN = "tightship up\n", "tightship run --workflow mine -- python train.py\n"
-"""Blocks that go on while others are run."""
 SAYS = {
     "start/train.md": ("starved-input|loader", "## Use instead|Use instead", r"^\S+ +mine\b"),
     "start/budget.md": (r"\bmine\b",),
     "start/cluster.md": ("token.revoke", " 0 faults;"),
     "start/rule.md": ("gc.freeze", "DeviceGaps"),
     "hangs.md": ("has not called all_reduce",),
+    "operations.md": ("",),
 }
 """Page → what its blocks have to show, besides that all their commands succeed; in the order of reading."""
 
-
-class Reader:
-    """Somebody with a checkout, a trace and a training script, who follows the documents."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.has_server = folder, free_port(), False
-        self.runtime = Path(f"/tmp/tst-{uuid.uuid4().hex[:12]}")
-        self.shells: dict[str, Shell] = {}
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("TIGHTSHIP_")}
-        self.environ = environ | {
-            "HOME": str(folder),
-            "TIGHTSHIP_HOME": str(folder / "home"),
-            "TIGHTSHIP_SERVER": f"http://127.0.0.1:{self.port}",
-            "TIGHTSHIP_RUNTIME_DIR": str(self.runtime),
-            "CUDA_VISIBLE_DEVICES": "",
-            "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
-        }
-        self.dumps = folder / "dumps"
-        shutil.copy(RECORDED / "starved.json.gz", folder / "trace.json.gz")
-        (folder / "train.py").write_text(STARVED)
-        self.dumps.mkdir()
-        write_dumps(self.dumps, {0: [entry(5)], 1: [entry(5)], 2: [entry(5)], 3: [entry(4, state="completed")]})
-
-    def read(self, page: str) -> str:
-        """Do what the page says; what that printed."""
-        said = []
-        for block in blocks(ROOT / "docs" / page):
-            shell = self.shells.setdefault(block.where, Shell(self.folder, self.environ))
-            if block.text == UP:
-                self._start(shell)
-            elif block.text == TRAIN:
-                shell.begin(f"{TRAIN.rstrip()} stop")
-                wait_for(self._trains, "the run's first steps")
-            else:
-                said.append(shell.run(block.text.replace("/shared/job-17", str(self.dumps))))
-        return "".join(said)
-
-    def _start(self, shell: Shell) -> None:
-        if not self.has_server:
-            shell.begin(f"tightship up --port {self.port}")
-            wait_for(lambda: answers(self.environ["TIGHTSHIP_SERVER"]), "the server")
-        self.has_server = True
-
-    def _trains(self) -> bool:
-        return any(run["steps"] for run in self._api("/runs"))
-
-    def finish(self) -> None:
-        """Let the training end, and its device time be accounted for."""
-        (self.folder / "stop").touch()
-        wait_for(lambda: self._api("/opportunities"), "an opportunity")
-
-    def _api(self, path: str) -> Any:
-        try:
-            with ApiClient(load_settings(self.environ)) as api:
-                return api.get(path)
-        except TightshipError:
-            return []
-
-    def leave(self) -> None:
-        for shell in self.shells.values():
-            shell.kill()
-        shutil.rmtree(self.runtime, ignore_errors=True)
+DEAR = {
+    ("../README.md", "offload.md"): (
+        "of vision-base, run ",
+        "rank3",
+        "most headroom",
+        "tightship offload run plan.yaml",
+    ),
+    ("analyze.md",): ("^Rank 0, the least productive of 3", "starved-input", "train\\.py:\\d+"),
+    ("stragglers.md",): ("",),
+}
+"""Pages, in this order → what their blocks have to show."""
+WITH_OWN_TEST = {"first-fleet.md", "tasks.md"}
+WITH_PYTHON = ("analyze.md", "stragglers.md")
+"""Their blocks of Python are whole programs."""
+ANSWERS = {
+    "Which of my runs since yesterday with the label lr=3e-4 failed, and why?": (
+        r"^\w+ +sweep .*failed \(1\).*ValueError: loss is nan",
+        r"\bsweep\b.*ValueError: loss is nan",
+    ),
+    "Why does this run make no steps?": (
+        r"Ranks 0, 1 and 2 wait in all_reduce, which rank 3 has not called: at .*/rank\.py:\d+ endless",
+        r"No step for .*tightship why",
+    ),
+    "Give me rank 3's trace, and open it in Perfetto": (
+        r"-rank3\.json\.gz",
+        r"Download the trace of rank 3 .*Open in Perfetto",
+    ),
+    "Take a trace of ten steps of the job that runs now": (
+        r"^Capture \w+ of mine, .*: 1 trace",
+        r"10 iterations.*analyzed",
+    ),
+    "What does it waste, and where in my code?": (
+        r"starved-input .*train\.py:\d+",
+        r"^(?=.*DataLoader)(?=.*train\.py:\d+)",
+    ),
+    "Compare this run with the one before": (r"^A step takes .*\n", r"mine.* is live"),
+    "How does my run do, on one screen?": (r"^mine, run \w+: running for ", r"How is mine doing"),
+    "Where does its step go, as one page that I can send around?": (r"", r"Where the step of rank 0 went"),
+    "Have a trace taken of every run of my workflow, once an hour": (
+        r"^mine: every live run is captured every 1",
+        r"workflow\.schedule",
+    ),
+    "What runs now?": (r"^\w+ +llm-7b +nlp +running", r"\bllm-7b\b.*\bmine\b|\bmine\b.*\bllm-7b\b"),
+    "Whose is job 4711 of the scheduler, and what is it doing?": (r"^\w+ +llm-7b +nlp ", r"\bllm-7b\b"),
+    "What ran on host gpu17 since yesterday?": (r"^\w+ +sweep ", r"\bsweep\b"),
+    "Which hosts report, and which are silent?": (r"^gpu17 +alive ", r"\bgpu17\b"),
+    "Who changed what?": (r"workflow\.schedule +mine", r"capture\.request.*params: .*iterations=10 .*stacks=true"),
+    "Who has a token, and when was it last used?": (r"^alice ", r"token\.create.*alice|alice.*token\.create"),
+    "Is everything there that should be, after a restore say?": (r" 0 faults;", r"Losses.*Accounts"),
+    "Which team wastes most?": (r"^nlp +\d", r"By team.*\bnlp\b"),
+    "What should we do first?": (r"^1 +\w+", r"What to do first.*starved-input|DataLoader"),
+    "Which runs wait for their data?": (r"^\w+ +mine ", r"\bmine\b"),
+    "All runs of the last seven days, for a spreadsheet": (r"", r"Export CSV"),
+}
+"""Task of docs/tasks.md → what its command prints, and what its page says."""
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +94,67 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     made.leave()
 
 
-def test_the_main_pages_lead_where_they_say(reader: Reader) -> None:
-    for page, shown in SAYS.items():
-        said = reader.read(page)
-        for pattern in shown:
-            assert re.search(pattern, said, re.MULTILINE), f"{page} does not show {pattern}:\n{said}"
+@pytest.fixture(scope="module")
+def at_work(reader: Reader, said: dict[str, str]) -> Reader:
+    """The same, with jobs: one trains, one has failed, one of four ranks hangs."""
+    reader.work()
+    return reader
+
+
+@pytest.fixture(scope="module")
+def said(reader: Reader) -> dict[str, str]:
+    """Page → what its blocks print. Whoever asks for it has read the main pages."""
+    found = {}
+    for page in SAYS:
+        found[page] = reader.read(page)
         if page == "start/train.md":
             reader.finish()
+    return found
+
+
+def test_the_main_pages_lead_where_they_say(said: dict[str, str]) -> None:
+    for page, shown in SAYS.items():
+        for pattern in shown:
+            assert re.search(pattern, said[page], re.MULTILINE), f"{page} does not show {pattern}:\n{said[page]}"
+
+
+def test_everyday_tasks_are_one_command_and_one_page_each(at_work: Reader) -> None:
+    todo = tasks(DOCS / "tasks.md")
+    assert len(todo) == 20 and {task.question for task in todo} == ANSWERS.keys()
+    shell, environ = at_work.shells["jobs"], at_work.environ
+    with httpx.Client(base_url=environ["TIGHTSHIP_SERVER"], auth=own(environ), timeout=60) as http:
+        late: list[tuple[str, str]] = []
+        for task in todo:
+            printed, shown = ANSWERS[task.question]
+            answer = shell.run(task.command)
+            assert re.search(printed, answer, re.MULTILINE), f"{task.command} does not show {printed}:\n{answer}"
+            if not _says(http, task.page, shown):
+                late.append((task.page, shown))
+        for page, shown in late:  # a page speaks of a hang after two minutes, and of device time once it is counted
+            wait_for(partial(_says, http, page, shown), f"{page}: {shown}", timeout_s=2 * PATIENCE_S)
+    assert (at_work.folder / "runs.csv").read_text().startswith("run,workflow,team,")
+    assert "starved-input" in (at_work.folder / "report.html").read_text()
+
+
+def _says(http: httpx.Client, page: str, shown: str) -> bool:
+    return re.search(shown, page_text(http, page), re.DOTALL) is not None
+
+
+@pytest.mark.sliced(1)
+@pytest.mark.parametrize("pages", DEAR, ids=" ".join)
+def test_pages_whose_commands_take_long_lead_where_they_say(at_work: Reader, pages: tuple[str, ...]) -> None:
+    folder = at_work.folder
+    at_work.prepare_files()
+    printed = ""
+    for page in pages:
+        (folder / "stop").unlink(missing_ok=True)
+        printed += at_work.read(page)
+        for code in python_blocks(DOCS / page) if page in WITH_PYTHON else ():
+            at_work.shells["jobs"].run(f"python - <<'END'\n{code}END")
+    for pattern in DEAR[pages]:
+        assert re.search(pattern, printed, re.MULTILINE), f"{pages} do not show {pattern}:\n{printed}"
+
+
+def test_every_page_of_the_navigation_with_commands_is_read_here() -> None:
+    with_commands = {page for page in main_pages() if list(blocks(DOCS / page))}
+    assert with_commands == {*SAYS, *WITH_OWN_TEST, *(page for pages in DEAR for page in pages)}

@@ -26,10 +26,10 @@ TOGETHER = {
 SECONDS = {
     "tests/browser": 200,
     "tests/offload": 150,
+    "tests/platform/test_guides.py": 150,
     "tests/collectors/kineto/test_kineto_captures.py": 110,
     "tests/platform/tasks/test_worker_hangs.py": 70,
     "tests/platform/test_first_fleet.py": 60,
-    "tests/platform/test_guides.py": 60,
     "tests/collectors/launch/test_launch_signals.py": 60,
     "tests/collectors/inject/test_inject_torch.py": 60,
     "tests/collectors/inject/test_exit_guard.py": 60,

@@ -15,9 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from source_tree import ROOT
 from waiting import PATIENCE_S
 
 _BLOCK = re.compile(r"^```bash\n(?:# ([^\n]+?)(: what is yours)?\n)?(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+BESIDE_DOCS = {"overview.md": "../README.md", "security.md": "../SECURITY.md"}
+
+
+def main_pages() -> list[str]:
+    """Where people begin, by the site's navigation: pages of *Start* and *Guides*, as paths from docs/."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    first = navigation.partition("  - Rules:")[0]
+    return [BESIDE_DOCS.get(page, page) for page in re.findall(r"[\w/-]+\.md", first)]
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,35 @@ def blocks(document: Path) -> Iterator[Block]:
     for said, own, text in _BLOCK.findall(document.read_text(encoding="utf-8")):
         where = said or where
         yield Block(where, bool(own), text)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to do, as docs/tasks.md has it."""
+
+    question: str
+    command: str
+    page: str
+    """Address of the page that does the same or answers."""
+
+
+_TASK = re.compile(
+    r"^### (?P<question>.+)\n\n```bash\n(?P<command>.+)\n```\n(?:(?!#)(?!Page: ).*\n)*Page: `(?P<page>/[^`]*)`",
+    re.MULTILINE,
+)
+
+
+def tasks(document: Path) -> list[Task]:
+    """Its tasks, each of one command of one line and one page."""
+    text = document.read_text(encoding="utf-8")
+    found = [Task(**match.groupdict()) for match in _TASK.finditer(text)]
+    assert [task.question for task in found] == re.findall(r"^### (.+)$", text, re.MULTILINE)
+    return found
+
+
+def python_blocks(document: Path) -> list[str]:
+    """Its blocks of Python."""
+    return re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 class Shell:

@@ -6,7 +6,7 @@ import textwrap
 
 STARVED = textwrap.dedent(
     '''
-    """An ordinary training script whose loader decodes in the training process. It ends when a file appears."""
+    """An ordinary training script whose loader decodes in the training process. It ends when a file is there."""
     import os
     import sys
     import time
@@ -28,14 +28,14 @@ STARVED = textwrap.dedent(
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    deadline = time.time() + 280
-    for pictures, labels in DataLoader(Pictures(), batch_size=8):
+    stop, deadline = (sys.argv[1:] or ["stop"])[0], time.time() + 900
+    for step, (pictures, labels) in enumerate(DataLoader(Pictures(), batch_size=8)):
         loss = torch.nn.functional.cross_entropy(model(pictures), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if os.path.exists(sys.argv[1]) or time.time() > deadline:
+        if (step > 12 and os.path.exists(stop)) or time.time() > deadline:
             break
     '''
 )
-"""Its argument names the file at whose appearance it ends."""
+"""Its argument, else `stop`, names the file that ends it after a dozen steps."""

@@ -33,6 +33,7 @@ def diff(before: str, after: str, all_steps: bool, limit: int, as_json: bool) ->
     Examples:
       tightship diff before.json.gz after.json.gz
       tightship diff 4f2a @               a run and the newest one
+      tightship diff @train~1 @train      the newest run of the workflow train, and the one before
     """
     from tightship_analyzers.analysis.diff_from_files import diff_paths
     from tightship_analyzers.commands.fetched import fetched

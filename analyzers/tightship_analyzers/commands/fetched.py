@@ -18,7 +18,7 @@ from tightship_platform.units import format_bytes, plural
 if TYPE_CHECKING:
     from tightship_platform.client import ApiClient
 
-_ID = re.compile(r"@|[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
+_ID = re.compile(r"@.*|[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 _OF_FILES = (".json", ".gz", ".parquet")
 
 

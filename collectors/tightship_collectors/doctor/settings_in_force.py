@@ -39,7 +39,7 @@ def _shown(name: str, settings: Settings) -> str:
     value = str(getattr(settings, name))
     if name in ("token", "sso_client_secret"):
         return "set, not shown" if value else "none"
-    if getattr(settings, name) is None:
+    if getattr(settings, name) in (None, ""):
         return "none"
     if name.endswith("_url") and "@" in value:
         parts = urlsplit(value)

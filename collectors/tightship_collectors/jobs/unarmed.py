@@ -17,6 +17,8 @@ LIBRARY = b"/libtorch_cpu.so"
 """Mapped by every process that has torch, with or without a GPU."""
 PATIENCE_S = 20.0
 """A control file is made once torch has been imported, which takes seconds from a cold disk."""
+PATIENCE_CPU_S = 10.0
+"""The same in processor time of the process: where many share few cores, an import takes minutes."""
 MAX_BYTES = 8 * 1024 * 1024
 """Of a process's list of mappings, or its environment, no more is read."""
 _OPTIONS_WITH_VALUE = "WX"
@@ -36,7 +38,8 @@ class UnarmedWatch:
     """Finds them among the processes of one run, by a few looks."""
 
     def __init__(self) -> None:
-        self._seen_s: dict[int, float] = {}
+        self._seen_s: dict[int, tuple[float, float]] = {}
+        """pid → when it was first seen, and the processor time that it had used by then."""
 
     def look(self, pids: Iterable[int], armed: Collection[int]) -> Unarmed | None:
         """The first one, if there is any.
@@ -49,11 +52,26 @@ class UnarmedWatch:
             if pid in armed or LIBRARY not in _read(pid, "maps") or not ancestors_of(pid).isdisjoint(armed):
                 continue
             why = _known_cause(pid)
-            if why is None and now_s - self._seen_s.setdefault(pid, now_s) >= PATIENCE_S:
-                why = "has loaded torch, but its Python runs no sitecustomize (a frozen or embedded one)"
+            if why is None and self._has_had_time(pid, now_s):
+                why = (
+                    "has loaded torch, but its Python runs no sitecustomize (a frozen or embedded one): "
+                    "start the job with an ordinary python"
+                )
             if why is not None:
                 return Unarmed(pid=pid, why=f"process {pid} {why}")
         return None
+
+    def _has_had_time(self, pid: int, now_s: float) -> bool:
+        """To import torch, since it was first seen."""
+        used_s = _processor_s(pid)
+        first_s, used_first_s = self._seen_s.setdefault(pid, (now_s, used_s))
+        return now_s - first_s >= PATIENCE_S and used_s - used_first_s >= PATIENCE_CPU_S
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time that a process has used, in seconds; 0: it is gone."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
 
 
 def _known_cause(pid: int) -> str | None:

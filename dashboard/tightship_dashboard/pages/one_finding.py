@@ -26,6 +26,7 @@ from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, fit_href, one_trace_href, run_href, runs_href
 from tightship_dashboard.sentences.rule_text import rule_text
+from tightship_platform.database import ids
 from tightship_platform.database.models import Trace
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.captures import find_trace, trace_url
@@ -72,10 +73,11 @@ class _Read:
     """The prepared results behind one look at this page."""
 
     def __init__(self, view: View, key: str) -> None:
-        if not key.isascii() or not key.isdigit() or len(key) > 18:
+        newest = key.startswith(ids.NEWEST)
+        if not newest and (not key.isascii() or not key.isdigit() or len(key) > 18):
             raise NotFound("finding", fmt.name(key, limit=40), "findings are numbered; `tightship findings` lists them")
         with view.database.session() as session:
-            self.finding = get_finding(session, int(key))
+            self.finding = get_finding(session, ids.find_number(session, ids.FINDING, key))
             self.run = get_run(session, self.finding.run)
             self.trace: Trace | None = None
             self.capture: str | None = None

@@ -61,10 +61,14 @@ class _Read:
         self.by = _known(Bucket, view.query.get("by"))
         self.search = view.query.get("search") or None
         self.refusal: str | None = None
+        self.says_why = False
+        """Whether the runs are those that failed or were lost, each with its reason."""
         texts = FilterTexts(workflow=self.workflow, state=self.state, search=self.search)
         with view.database.session() as session:
             try:
-                self.runs = list_runs(session, texts.read(zone=view.zone, now=view.now_ns), limit=LIMIT)
+                filters = texts.read(zone=view.zone, now=view.now_ns)
+                self.runs = list_runs(session, filters, limit=LIMIT)
+                self.says_why = filters.state in (RunState.FAILED, RunState.LOST)
             except Invalid as error:
                 self.runs, self.refusal = [], str(error)
             self.workflows = [w.workflow for w in list_workflows(session)]
@@ -158,7 +162,8 @@ def _body(view: View, read: _Read, rows: list[grid.Row]) -> Node:
     if read.search is not None and not rows:
         return _how_to_search()
     if rows or read.filtered:
-        return grid.table(_TABLE, _columns(read, fmt.offset_now(view.zone)), rows, label="Runs", fill=True)
+        columns = _columns(read, fmt.offset_now(view.zone))
+        return grid.table(_TABLE, columns, rows, label="Runs", fill=True)
     return empty(
         "Nothing has reported yet.",
         "Put `tightship run` before the command of any training job; nothing in the job changes.",
@@ -258,6 +263,9 @@ def _columns(read: _Read, zone: str) -> list[grid.Column]:
         grid.column("productive", "Productive", "number", unit="0..1", width=88, wide=by is not None),
         grid.column("loss", "Largest loss", "amount", unit="0..1", minWidth=150, flex=1, wide=True),
     ]
+    if read.says_why:
+        reason = grid.column("reason", "Why", minWidth=216, flex=4)
+        columns = [reason if column["field"] == "devices" else column for column in columns]
     if by is not None:
         label = BUCKET_LABEL[Bucket(by)]
         columns.pop()  # the bucket asked for takes the place of the largest one
@@ -295,6 +303,7 @@ def _row(run: Run, view: View, by: str | None) -> grid.Row:
         "lasted_text": lasted_text,
         "devices": len(run.devices),
         "devices_text": fmt.devices(run.devices),
+        "reason": fmt.name(run.reason, limit=500) if run.reason else None,
         "steps": steps,
         "steps_text": fmt.count(steps),
         "steps_why": "No step counter reported for this run." if run.steps is None else None,

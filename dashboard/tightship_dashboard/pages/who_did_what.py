@@ -150,9 +150,16 @@ def _body(read: _Read, view: View) -> Node:
     return grid.table(_TABLE, columns, [_row(i, entry, view) for i, entry in enumerate(read.entries)], label="Audit")
 
 
+def _plain(value: object) -> str:
+    """What was asked for of a capture, say, without what was left open."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_plain(part)}" for name, part in value.items() if part is not None)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _row(number: int, entry: AuditEntry, view: View) -> grid.Row:
     more = json.loads(entry.detail)
-    detail = ", ".join(f"{name}: {value}" for name, value in more.items() if value is not None)
+    detail = ", ".join(f"{name}: {_plain(value)}" for name, value in more.items() if value is not None)
     return {
         "id": str(number),
         "time": entry.time_ns // NS_PER_MS,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--actor", metavar="NAME", help="Only what this token, `loopback`, `environment` or `retention` did.")
 @click.option("--action", metavar="ACTION", help="Only this, such as trace.download, or all about a thing: trace.")
-@click.option("--since", metavar="TIME", help="Only what was done since then: 7d (ago), a day, or a time.")
+@click.option("--since", metavar="TIME", help="Only what was done since then: 7d (ago), yesterday, a day, or a time.")
 @click.option("--limit", type=click.IntRange(1, MOST), default=200, show_default=True, help="Maximum number to list.")
 @in_forms(AuditEntry)
 def audit(actor: str | None, action: str | None, since: str | None, limit: int, form: ListForm) -> None:

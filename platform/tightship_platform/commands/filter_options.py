@@ -32,7 +32,9 @@ def filtered(
     of_state = f"Only in this state{state_of}."
     options = (
         click.option(
-            "--since", metavar="TIME", help=f"Only what {times} since then: 2h or 3d (ago), a day, or a time."
+            "--since",
+            metavar="TIME",
+            help=f"Only what {times} since then: 2h or 3d (ago), yesterday, a day, or a time.",
         ),
         click.option("--until", metavar="TIME", help=f"Only what {times} before then; of a day, until its end."),
         click.option("--state", type=click.Choice([str(state) for state in states]), help=of_state),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def find_named(api: ApiClient, text: str, *kinds: str) -> Named:
     """What the id means.
 
-    :param kinds: what it may be of: `run`, `capture`, `finding`, `trace`; `@` is the newest of the first.
+    :param kinds: what it may be of: `run`, `capture`, `finding`, `trace`; what begins with `@` is of the first.
     :raises ApiError: nothing, or several things.
     """
     return decode(Named, api.get("/ids", {"id": text, "kind": kinds}), "id")

@@ -48,6 +48,7 @@ def show(run: str, as_json: bool) -> None:
     Examples:
       tightship show @
       tightship show 4f2a
+      tightship show @train~1             the run of the workflow train before its newest
       tightship show @ --json | jq .run.account
     """
     from tightship_platform.client import ApiClient

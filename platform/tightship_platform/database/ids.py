@@ -1,8 +1,9 @@
 """Which row a person means by an id.
 
 [Note: ids that people type] Nobody copies sixteen characters where four name one run. Where a person names a run or a
-capture, to a command, the API or a page, its beginning will do if no other's begins so, and `@` is the newest. A
-session sees its team's rows alone (`database.teams`), so another team's ids are not found, counted or listed. Ids that
+capture, to a command, the API or a page, its beginning will do if no other's begins so, and `@` is the newest:
+`@train` of the workflow `train`, `@~1` and `@train~1` the one before. A session sees
+its team's rows alone (`database.teams`), so another team's ids are not found, counted or listed. Ids that
 are numbers are short and named whole: a finding that is gone must not become a later one whose number begins the same.
 For that reason, too, the API deletes by whole ids alone. Agents and launchers name whole ids, and are not served from
 here.
@@ -28,6 +29,8 @@ SHOWN = 5
 """Of many ids that begin alike, so many are named: the newest."""
 _BEGINNING = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_NEWEST = re.compile(r"@(?P<workflow>.*?)(?:~(?P<back>\d{1,6}))?", re.ASCII | re.DOTALL)
+"""The newest, or one before it, of a workflow or of all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +42,8 @@ class Kind:
     """The public id."""
     made_ns: InstrumentedAttribute[int]
     row: InstrumentedAttribute[int]
+    run: InstrumentedAttribute[int]
+    """The row of the run that it is, or is of."""
     hint: str
     """Where their ids are to be found."""
 
@@ -53,12 +58,20 @@ class Kind:
         return NotFound(self.word, text[:40], hint)
 
 
-RUN = Kind(word="run", id=models.Run.key, made_ns=models.Run.start_ns, row=models.Run.id, hint="see `tightship runs`")
+RUN = Kind(
+    word="run",
+    id=models.Run.key,
+    made_ns=models.Run.start_ns,
+    row=models.Run.id,
+    run=models.Run.id,
+    hint="see `tightship runs`",
+)
 CAPTURE = Kind(
     word="capture",
     id=models.Capture.key,
     made_ns=models.Capture.requested_ns,
     row=models.Capture.id,
+    run=models.Capture.run_id,
     hint="see `tightship captures`",
 )
 FINDING = Kind(
@@ -66,6 +79,7 @@ FINDING = Kind(
     id=models.Finding.id,
     made_ns=models.Finding.created_ns,
     row=models.Finding.id,
+    run=models.Finding.run_id,
     hint="see `tightship findings`; a new analysis replaces older findings",
 )
 TRACE = Kind(
@@ -73,6 +87,7 @@ TRACE = Kind(
     id=models.Trace.id,
     made_ns=models.Trace.created_ns,
     row=models.Trace.id,
+    run=models.Trace.run_id,
     hint="see `tightship trace list`",
 )
 
@@ -80,12 +95,12 @@ TRACE = Kind(
 def find_any(session: Session, kinds: Sequence[Kind], text: str) -> tuple[Kind, str]:
     """The thing that a person means, of one of several kinds, and its whole id.
 
-    :param kinds: `@` is the newest of the first.
+    :param kinds: what begins with `@` is of the first.
     :raises NotFound: no id is this or begins so.
     :raises Ambiguous: several are this, or none is and several begin so.
     """
-    if text == NEWEST:
-        return kinds[0], str(_newest(session, kinds[0]))
+    if text.startswith(NEWEST):
+        return kinds[0], str(_newest(session, kinds[0], text))
     whole = [kind for kind in kinds if _is_whole(session, kind, text)]
     if len(whole) > 1:
         named = [f"{kind.word} {text}" for kind in whole]
@@ -134,8 +149,8 @@ def find_number(session: Session, kind: Kind, text: str) -> int:
     :raises Invalid: the text is no number.
     :raises NotFound: there is none yet, or the number is more than an id can be.
     """
-    if text == NEWEST:
-        return int(_newest(session, kind))
+    if text.startswith(NEWEST):
+        return int(_newest(session, kind, text))
     if _NUMBER.fullmatch(text):
         return int(text)
     if text.isascii() and text.isdigit():  # more than an id can be
@@ -173,8 +188,14 @@ def _count(session: Session, kind: Kind, text: str) -> int:
     return 0 if begins is None else session.scalar(select(func.count(kind.id)).where(begins)) or 0
 
 
-def _newest(session: Session, kind: Kind) -> Any:
-    found = session.scalar(select(kind.id).order_by(kind.made_ns.desc(), kind.row.desc()).limit(1))
+def _newest(session: Session, kind: Kind, text: str) -> Any:
+    asked = _NEWEST.fullmatch(text)
+    assert asked is not None  # any text that begins with @ is one
+    wanted = select(kind.id).order_by(kind.made_ns.desc(), kind.row.desc())
+    if asked["workflow"]:
+        of_workflow = select(models.Run.id).join(models.Workflow).where(models.Workflow.name == asked["workflow"])
+        wanted = wanted.where(kind.run.in_(of_workflow))
+    found = session.scalar(wanted.offset(int(asked["back"] or 0)).limit(1))
     if found is None:
-        raise kind.not_found(NEWEST)
+        raise kind.not_found(text)
     return found

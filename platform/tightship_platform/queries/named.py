@@ -17,7 +17,7 @@ KINDS = {kind.word: kind for kind in (ids.RUN, ids.CAPTURE, ids.FINDING, ids.TRA
 def find_named(session: Session, text: str, kinds: Sequence[str], *, public_url: str = "") -> Named:
     """The thing that a person means: see [Note: ids that people type] in `database.ids`.
 
-    :param kinds: what it may be; `@` is the newest of the first of them.
+    :param kinds: what it may be; what begins with `@` is of the first of them.
     :param public_url: where browsers find the server, if not at the address that the caller has.
     :raises NotFound: there is none.
     :raises Ambiguous: there are several.

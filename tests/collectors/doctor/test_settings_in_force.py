@@ -16,3 +16,9 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown["setting token"] == "set, not shown (environment, TIGHTSHIP_TOKEN)"
     assert shown["setting sso_client_secret"] == "set, not shown (environment, TIGHTSHIP_SSO_CLIENT_SECRET)"
     assert not [value for value in (*secrets.values(), "pa55") if value in str(shown)]
+
+
+def test_what_is_empty_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIGHTSHIP_PUBLIC_URL", raising=False)
+    shown = {check.check: check.detail for check in settings_checks(load_settings())}
+    assert shown["setting public_url"] == shown["setting ca_file"] == "none (default)"

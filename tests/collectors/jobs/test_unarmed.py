@@ -74,6 +74,8 @@ def test_other_interpreters_are_named_when_an_import_would_be_over(
     watch, pid = UnarmedWatch(), start("-W", "ignore::UserWarning", "-u")
     assert watch.look([pid], ()) is None
     monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    assert watch.look([pid], ()) is None, "it has not had the processor for as long as an import may take"
+    monkeypatch.setattr(module, "PATIENCE_CPU_S", 0.0)
     found = watch.look([pid], ())
     assert found is not None and "frozen or embedded" in found.why
 

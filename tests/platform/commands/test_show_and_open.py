@@ -131,6 +131,18 @@ def test_a_run_on_one_screen(call: Callable[..., Result], filled: Filled) -> Non
     assert max(map(len, lines)) <= 80, [line for line in lines if len(line) > 80]
 
 
+def test_where_all_device_time_went_and_who_lost_most(call: Callable[..., Result]) -> None:
+    first, *table = call("fleet").stdout.splitlines()
+    assert "1 run held 1.67 min of device time" in first
+    assert [line.split()[0] for line in table[2:]] == ["red", "all"]
+    assert "1.67 min   25.0 s       100.0 %       75.0 %   20.0 % input" in table[2]
+    assert call("fleet", "--by", "workflow").stdout.splitlines()[3].split()[0] == "vision"
+    assert call("fleet", "--since", "2d", "--until", "1d").stdout.rstrip().endswith("0 runs held 0 s of device time")
+    assert json.loads(call("fleet", "--json").stdout)["by_team"]["red"]["input"] == 20 * NS_PER_S
+    refused = call("fleet", "--until", "9d").exception
+    assert isinstance(refused, ApiError) and "Period" in str(refused)
+
+
 def test_everything_as_json(call: Callable[..., Result], filled: Filled) -> None:
     printed = json.loads(call("show", FAILED, "--json").stdout)
     report = decode(RunReport, printed)

@@ -14,6 +14,7 @@ from tightship_platform.errors import Invalid
 from tightship_platform.results.filters import ALL, MOST_LABELS, Filters, FilterTexts
 from tightship_platform.units import NS_PER_S
 
+NOW_DAY = datetime(2026, 11, 23, tzinfo=UTC)
 NOW = int(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp()) * NS_PER_S
 H = 3600 * NS_PER_S
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -50,6 +51,8 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-11-12T14:03:22Z", at(2026, 11, 12, 14, 3, 22, zone=UTC)),
         ("2026-11-12T14:03:22.25+05:30", at(2026, 11, 12, 8, 33, 22, zone=UTC) + NS_PER_S // 4),
         ("1969-01-01", 0),
+        ("today", at(NOW_DAY.year, NOW_DAY.month, NOW_DAY.day)),
+        ("yesterday", at(NOW_DAY.year, NOW_DAY.month, NOW_DAY.day) - 24 * H),
     ],
 )
 def test_a_time_is_a_while_ago_a_day_or_a_moment(in_berlin: None, text: str, expected: int) -> None:
@@ -72,7 +75,7 @@ def test_a_day_counts_until_its_end() -> None:
         ),
         *(({"since": text}, "since is ") for text in ("9" * 500, "9" * 500 + "d", "2026-11-12T14:03+99:00", "٢h")),
         ({"since": "2h", "until": "3h"}, "until is '3h'; expected a time after since, which is '2h'"),
-        ({"until": "yesterday"}, "until is 'yesterday'; expected a time such as 2h or 3d"),
+        ({"until": "tomorrow"}, "until is 'tomorrow'; expected a time such as 2h or 3d"),
         ({"label": ("lr",)}, "label is 'lr'; expected key=value"),
         ({"label": ("=3",)}, "Label is ''"),
         ({"label": ("a=\x1b[31m",)}, "Label a is "),

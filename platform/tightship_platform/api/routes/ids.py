@@ -19,7 +19,12 @@ router = scoped_router("ids")
 def find(
     database: Db,
     settings: Config,
-    id: Annotated[str, Query(description="An id, the beginning of one, or `@` for the newest")],
+    id: Annotated[
+        str,
+        Query(
+            description="An id or the beginning of one; `@`: the newest, `@NAME`: of a workflow, `@~1`: the one before"
+        ),
+    ],
     kind: Annotated[list[str] | None, Query(description="What it may be of; default: all, in this order")] = None,
 ) -> Answer:
     """What an id names: a run, a capture, a finding or a trace, and the address of its page. Of a run or capture the
