@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_platform.database import models
@@ -174,7 +174,14 @@ def _count(session: Session, kind: Kind, text: str) -> int:
 
 
 def _newest(session: Session, kind: Kind) -> Any:
-    found = session.scalar(select(kind.id).order_by(kind.made_ns.desc(), kind.row.desc()).limit(1))
+    wanted = select(kind.id).order_by(kind.made_ns.desc(), kind.row.desc()).limit(1)
+    # Of the live fleet: what an import brings is found by its id alone.
+    if kind is RUN:
+        wanted = wanted.where(models.Run.fleet_id.is_(None))
+    else:
+        run_id = kind.id.class_.run_id
+        wanted = wanted.where(exists().where(models.Run.id == run_id, models.Run.fleet_id.is_(None)))
+    found = session.scalar(wanted)
     if found is None:
         raise kind.not_found(NEWEST)
     return found

@@ -1,0 +1,129 @@
+"""How much of a run's device time its devices worked, by their samples.
+
+[Note: how samples are integrated]
+- A sample of utilisation speaks from its time until the next one of its device, no longer than the interval of its
+  fleet (live: one minute), and only while the run held the device. What no sample speaks for is unmeasured.
+- Busy time is utilisation × that time, idle time is the rest of it. Of a run that shares a device its own use counts;
+  where that is not known, the use of the whole device.
+- A long idle stretch is LONG_IDLE_NS or more of samples below MAX_ACTIVITY_FRAC, each of which speaks until the next.
+  A hole ends it: nobody knows what the device did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Select, and_, case, cast, func, literal_column, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, RunHistory, Span
+from tightship_platform.database.models import Fleet, Run, RunActivity, RunSample, Sample
+
+LONG_IDLE_NS = 10 * MINUTE_NS
+
+
+@dataclass
+class Activity:
+    """What samples measured; `busy_ns` ≤ `measured_ns`, `long_idle_ns` ≤ `measured_ns`."""
+
+    busy_ns: int = 0
+    measured_ns: int = 0
+    long_idle_ns: int = 0
+
+    def add(self, other: Activity) -> None:
+        """Of another device, or another time."""
+        self.busy_ns += other.busy_ns
+        self.measured_ns += other.measured_ns
+        self.long_idle_ns += other.long_idle_ns
+
+
+def measure_activity(session: Session, run: Run, history: RunHistory) -> Activity:
+    """See [Note: how samples are integrated]."""
+    fleet = None if run.fleet_id is None else session.get(Fleet, run.fleet_id)
+    most_ns = (fleet.interval_ns if fleet is not None else None) or MINUTE_NS
+    sampled = {minute.device for minute in history.minutes}
+    total = Activity()
+    for device, spans in history.held.items():
+        if device not in sampled:
+            continue
+        of_run = and_(RunSample.run_id == run.id, RunSample.device_id == device)
+        for span in spans:
+            found = Activity()
+            if run.fleet_id is None:
+                found = _integrated(session, RunSample.time_ns, RunSample.util_frac, of_run, span, most_ns)
+            if not found.measured_ns:
+                whole = Sample.device_id == device
+                found = _integrated(session, Sample.time_ns, Sample.util_frac, whole, span, most_ns)
+            total.add(found)
+    return total
+
+
+def keep_activity(session: Session, run: Run, activity: Activity) -> None:
+    """Store it with the run's account, in one transaction."""
+    row = session.get(RunActivity, run.id)
+    if not activity.measured_ns:
+        if row is not None:
+            session.delete(row)
+        return
+    if row is None:
+        row = RunActivity(run_id=run.id)
+        session.add(row)
+    row.busy_ns, row.idle_ns = activity.busy_ns, activity.measured_ns - activity.busy_ns
+    row.long_idle_ns = activity.long_idle_ns
+
+
+def _integrated(
+    session: Session,
+    time_ns: InstrumentedAttribute[int],
+    util: InstrumentedAttribute[float | None],
+    which: Any,
+    span: Span,
+    most_ns: int,
+) -> Activity:
+    """Of one device while it was held; the database counts, as a week at one sample a second is 600,000 rows."""
+    start_ns, end_ns = span
+    within = (which, time_ns >= start_ns, time_ns < end_ns, util.is_not(None))
+    busy, measured, long_idle = session.execute(_sums(select(time_ns, util).where(*within), end_ns, most_ns)).one()
+    measured_ns = int(measured or 0)
+    return Activity(
+        busy_ns=min(round(busy or 0), measured_ns), measured_ns=measured_ns, long_idle_ns=int(long_idle or 0)
+    )
+
+
+def _sums(samples: Select[Any], end_ns: int, most_ns: int) -> Select[Any]:
+    """Busy, measured and long idle time of samples (time, utilisation) that end with the span."""
+    given = samples.subquery()
+    at, util = given.c
+    end, most = literal_column(str(end_ns), BigInteger), literal_column(str(most_ns), BigInteger)
+    by_time = {"order_by": at}
+    following = func.coalesce(func.lead(at).over(**by_time), end)
+    until = case((following < at + most, following), else_=at + most)
+    spoken = select(at.label("at"), util.label("util"), case((until < end, until), else_=end).label("until")).subquery()
+    idle = spoken.c.util < MAX_ACTIVITY_FRAC
+    order = {"order_by": spoken.c.at}
+    goes_on = and_(
+        idle,
+        func.lag(spoken.c.util).over(**order) < MAX_ACTIVITY_FRAC,
+        func.lag(spoken.c.until).over(**order) == spoken.c.at,
+    )
+    marked = select(spoken, case((goes_on, 0), else_=1).label("begins")).subquery()
+    width = marked.c.until - marked.c.at
+    numbered = select(
+        marked.c.util, width.label("width"), func.sum(marked.c.begins).over(order_by=marked.c.at).label("stretch")
+    ).subquery()
+    stretches = (
+        select(
+            func.sum(numbered.c.util * numbered.c.width).label("busy"),
+            func.sum(numbered.c.width).label("measured"),
+            func.max(numbered.c.util).label("top"),
+        )
+        .group_by(numbered.c.stretch)
+        .subquery()
+    )
+    long = and_(stretches.c.top < MAX_ACTIVITY_FRAC, stretches.c.measured >= LONG_IDLE_NS)
+    return select(
+        func.sum(stretches.c.busy),
+        func.sum(cast(stretches.c.measured, BigInteger)),
+        func.sum(case((long, cast(stretches.c.measured, BigInteger)), else_=0)),
+    )
