@@ -167,7 +167,7 @@ class DeviceKind(StrEnum):
 
 
 LIVE = "live"
-"""The fleet that agents and launchers report. Every other fleet is an imported history, under a name of its own."""
+"""The fleet that agents and launchers report. Every other fleet is an imported history, under its own name."""
 
 
 class FleetFormat(StrEnum):

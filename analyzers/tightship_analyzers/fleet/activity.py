@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, and_, case, cast, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, cast, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, RunHistory, Span
+from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, RunHistory
 from tightship_platform.database.models import Fleet, Run, RunActivity, RunSample, Sample
 
 LONG_IDLE_NS = 10 * MINUTE_NS
@@ -47,15 +47,10 @@ def measure_activity(session: Session, run: Run, history: RunHistory) -> Activit
     for device, spans in history.held.items():
         if device not in sampled:
             continue
-        of_run = and_(RunSample.run_id == run.id, RunSample.device_id == device)
-        for span in spans:
-            found = Activity()
-            if run.fleet_id is None:
-                found = _integrated(session, RunSample.time_ns, RunSample.util_frac, of_run, span, most_ns)
-            if not found.measured_ns:
-                whole = Sample.device_id == device
-                found = _integrated(session, Sample.time_ns, Sample.util_frac, whole, span, most_ns)
-            total.add(found)
+        for start_ns, end_ns in spans:
+            given = {"run": run.id, "device": device, "start": start_ns, "end": end_ns, "most": most_ns}
+            found = _read(session, _OF_RUN, given) if run.fleet_id is None else Activity()
+            total.add(found if found.measured_ns else _read(session, _OF_DEVICE, given))
     return total
 
 
@@ -73,31 +68,27 @@ def keep_activity(session: Session, run: Run, activity: Activity) -> None:
     row.long_idle_ns = activity.long_idle_ns
 
 
-def _integrated(
-    session: Session,
-    time_ns: InstrumentedAttribute[int],
-    util: InstrumentedAttribute[float | None],
-    which: Any,
-    span: Span,
-    most_ns: int,
-) -> Activity:
+def _read(session: Session, sums: Select[Any], given: dict[str, int]) -> Activity:
     """Of one device while it was held; the database counts, as a week at one sample a second is 600,000 rows."""
-    start_ns, end_ns = span
-    within = (which, time_ns >= start_ns, time_ns < end_ns, util.is_not(None))
-    busy, measured, long_idle = session.execute(_sums(select(time_ns, util).where(*within), end_ns, most_ns)).one()
+    busy, measured, long_idle = session.execute(sums, given).one()
     measured_ns = int(measured or 0)
     return Activity(
         busy_ns=min(round(busy or 0), measured_ns), measured_ns=measured_ns, long_idle_ns=int(long_idle or 0)
     )
 
 
-def _sums(samples: Select[Any], end_ns: int, most_ns: int) -> Select[Any]:
-    """Busy, measured and long idle time of samples (time, utilisation) that end with the span."""
-    given = samples.subquery()
-    at, util = given.c
-    end, most = literal_column(str(end_ns), BigInteger), literal_column(str(most_ns), BigInteger)
-    by_time = {"order_by": at}
-    following = func.coalesce(func.lead(at).over(**by_time), end)
+def _number(name: str) -> Any:
+    return bindparam(name, type_=BigInteger())
+
+
+def _sums(
+    time_ns: InstrumentedAttribute[int], util_frac: InstrumentedAttribute[float | None], which: ColumnElement[bool]
+) -> Select[Any]:
+    """Busy, measured and long idle time of the samples of a span; made once, as making it takes longer than asking."""
+    end, most = _number("end"), _number("most")
+    within = (which, time_ns >= _number("start"), time_ns < end, util_frac.is_not(None))
+    at, util = select(time_ns, util_frac).where(*within).subquery().c
+    following = func.coalesce(func.lead(at).over(order_by=at), end)
     until = case((following < at + most, following), else_=at + most)
     spoken = select(at.label("at"), util.label("util"), case((until < end, until), else_=end).label("until")).subquery()
     idle = spoken.c.util < MAX_ACTIVITY_FRAC
@@ -127,3 +118,11 @@ def _sums(samples: Select[Any], end_ns: int, most_ns: int) -> Select[Any]:
         func.sum(cast(stretches.c.measured, BigInteger)),
         func.sum(case((long, cast(stretches.c.measured, BigInteger)), else_=0)),
     )
+
+
+_OF_DEVICE = _sums(Sample.time_ns, Sample.util_frac, Sample.device_id == _number("device"))
+_OF_RUN = _sums(
+    RunSample.time_ns,
+    RunSample.util_frac,
+    and_(RunSample.run_id == _number("run"), RunSample.device_id == _number("device")),
+)

@@ -14,7 +14,7 @@ from tightship_collectors.jobs.stacks import Frame, NoStacks, read_stacks
 from tightship_platform.results.run import RunDetail
 from tightship_platform.results.why import ProcessStack, RunWhy
 from tightship_platform.units import format_ns, now_ns, plural
-from tightship_platform.vocabulary import RunState
+from tightship_platform.vocabulary import LIVE, RunState
 
 MAX_HELPERS = 16
 """Loader workers and other children of ranks that are looked at."""
@@ -81,6 +81,9 @@ def why_it_ended(run: RunDetail) -> RunWhy:
     if run.state == RunState.RUNNING:
         verdict = f"It runs on {run.host or 'another host'}, where its stacks can be read."
         cause = f"Run `tightship why {run.run}` there, as its user or as root."
+    elif run.fleet != LIVE:
+        verdict = f"It is of the imported fleet {run.fleet}; its state is {run.state}, after {lasted}."
+        cause = run.reason or "The import does not say more."
     elif run.state == RunState.FINISHED:
         verdict, cause = f"It finished after {lasted} with exit code 0.", "Nothing went wrong that its launcher saw."
     elif run.state == RunState.LOST:

@@ -97,7 +97,7 @@ def open_source(path: Path, options: Options) -> Source:
     if is_sacct and options.zone is None:
         source.assumptions.append("times without a zone are UTC; --zone says otherwise")
     if not is_sacct:
-        source.assumptions.append("ids in the file are lossy floats: each row is a job of its own")
+        source.assumptions.append("ids in the file are lossy floats: each row is another job")
     source.items = _runs(table, source, _sacct_job if is_sacct else _supercloud_job, options)
     return source
 

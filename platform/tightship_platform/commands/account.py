@@ -25,7 +25,7 @@ T = TypeVar("T")
     type=click.Choice([str(by) for by in AccountBy]),
     default=AccountBy.FLEET.value,
     show_default=True,
-    help="What to split by. By fleet, and without --fleet, each imported fleet has a row of its own.",
+    help="What to split by. By fleet, and without --fleet, each imported fleet has its own row.",
 )
 @fleet_option
 @click.option("--limit", type=click.IntRange(1, 10_000), default=10_000, show_default=True, help="Groups at most.")

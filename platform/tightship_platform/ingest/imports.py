@@ -1,6 +1,6 @@
 """Imports: the past of another fleet, as somebody recorded it. Each part may come again; the rows are the same.
 
-[Note: a way of its own] What is imported is no late batch: no day is too old for it, nothing of it revives a run or
+[Note: imports are not late] What is imported is no late batch: no day is too old for it, nothing of it revives a run or
 closes one, and its runs, workflows and hosts are of its fleet alone, under names that begin with the fleet's. An
 importer names its runs; their ids are made here, so that no import can touch a run that is not its own.
 """
@@ -71,7 +71,8 @@ def put_fleet(
     :raises Forbidden: the reporter speaks for one host only.
     """
     now = now_ns() if now is None else now
-    _check_fleet(name, record, reporter)
+    _check_reporter(reporter)
+    _check_fleet(name, record)
     values = {
         "name": name,
         "team": reporter.team,
@@ -115,6 +116,7 @@ def put_part(
     :raises Gone: a run is being deleted; the caller rolls back.
     """
     now = now_ns() if now is None else now
+    _check_reporter(reporter)
     _check_part(part, now)
     fleet = _fleet(session, name, reporter)
     rows = len(part.runs) + sum(len(samples.time_ns) for samples in part.samples)
@@ -146,9 +148,12 @@ def _fleet(session: Session, name: str, reporter: Reporter) -> Fleet:
     return found[0]
 
 
-def _check_fleet(name: str, record: FleetRecord, reporter: Reporter) -> None:
+def _check_reporter(reporter: Reporter) -> None:
     if reporter.host is not None or reporter.user is not None:
         raise Forbidden(f"Token {reporter.name!r} reports for one host or user only, and cannot import a fleet")
+
+
+def _check_fleet(name: str, record: FleetRecord) -> None:
     validation.key("Fleet", name)
     if len(name) > NAME_MAX or name == LIVE:
         raise Invalid("Fleet", name, f"a name of at most {NAME_MAX} characters other than {LIVE!r}")

@@ -76,7 +76,7 @@ def find_run(session: Session, key: str) -> models.Run:
 
 
 def fleet_name(session: Session, fleet_id: int | None) -> str:
-    """Name of the fleet of a row; another team's is not told."""
+    """Name of the fleet of a row; another team's is not shown."""
     return LIVE if fleet_id is None else session.scalar(select(models.Fleet.name).filter_by(id=fleet_id)) or "imported"
 
 
