@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 from made_history import SACCT, STEP_S, T0_S, TWO, Direct, account_all, archive, duty, take, written
 from records import GPU, MIN, S, beat, ended, held, live, started
@@ -308,10 +309,11 @@ def test_any_history_is_conserved(make_database_url: Any, tmp_path: Path) -> Non
     from tightship_platform.database.engine import open_database
     from tightship_platform.settings import Settings
 
-    settings = Settings(home=tmp_path, database_url=make_database_url("sqlite", True))
+    settings = Settings(home=tmp_path, database_url=make_database_url("sqlite", migrated=True))
     number = 0
     with open_database(settings) as database:
 
+        @examples(max_examples=40)
         @given(HISTORY)
         def conserved(history: dict[int, Any]) -> None:
             nonlocal number

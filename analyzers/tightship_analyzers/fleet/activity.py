@@ -92,11 +92,10 @@ def _sums(
     until = case((following < at + most, following), else_=at + most)
     spoken = select(at.label("at"), util.label("util"), case((until < end, until), else_=end).label("until")).subquery()
     idle = spoken.c.util < MAX_ACTIVITY_FRAC
-    order = {"order_by": spoken.c.at}
     goes_on = and_(
         idle,
-        func.lag(spoken.c.util).over(**order) < MAX_ACTIVITY_FRAC,
-        func.lag(spoken.c.until).over(**order) == spoken.c.at,
+        func.lag(spoken.c.util).over(order_by=spoken.c.at) < MAX_ACTIVITY_FRAC,
+        func.lag(spoken.c.until).over(order_by=spoken.c.at) == spoken.c.at,
     )
     marked = select(spoken, case((goes_on, 0), else_=1).label("begins")).subquery()
     width = marked.c.until - marked.c.at
@@ -113,11 +112,12 @@ def _sums(
         .subquery()
     )
     long = and_(stretches.c.top < MAX_ACTIVITY_FRAC, stretches.c.measured >= LONG_IDLE_NS)
-    return select(
+    sums: Select[Any] = select(
         func.sum(stretches.c.busy),
         func.sum(cast(stretches.c.measured, BigInteger)),
         func.sum(case((long, cast(stretches.c.measured, BigInteger)), else_=0)),
     )
+    return sums
 
 
 _OF_DEVICE = _sums(Sample.time_ns, Sample.util_frac, Sample.device_id == _number("device"))

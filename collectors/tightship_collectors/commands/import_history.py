@@ -190,7 +190,8 @@ def _pieces(item: ImportedSamples) -> Iterator[ImportedSamples]:
 
 
 def _part(runs: list[ImportedRun], samples: list[ImportedSamples]) -> ImportedPart:
-    content = json.dumps([dataclasses.asdict(one) for one in (*runs, *samples)], sort_keys=True).encode()
+    items: list[ImportedRun | ImportedSamples] = [*runs, *samples]
+    content = json.dumps([dataclasses.asdict(one) for one in items], sort_keys=True).encode()
     return ImportedPart(part=hashlib.sha256(content).hexdigest(), runs=runs, samples=samples)
 
 

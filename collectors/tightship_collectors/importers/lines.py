@@ -132,7 +132,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
                         return
             raise Invalid(f"File {path.name}", "an archive without a .csv file", "one that holds the table")
         elif is_compressed:
-            with gzip.open(raw) as text:
-                yield text, raw  # type: ignore[misc]  # it reads bytes
+            with gzip.open(raw) as unpacked:
+                yield unpacked, raw  # type: ignore[misc]  # it reads bytes
         else:
             yield raw, raw

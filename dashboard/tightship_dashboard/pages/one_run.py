@@ -12,6 +12,7 @@ from dash.exceptions import PreventUpdate
 
 from tightship_dashboard.figures import account, chart, grid, metrics, phases
 from tightship_dashboard.figures import captures as capture_table
+from tightship_dashboard.figures.activity import imported_badge
 from tightship_dashboard.figures.elements import (
     Node,
     command,
@@ -27,7 +28,6 @@ from tightship_dashboard.figures.elements import (
     state_word,
     time_of,
 )
-from tightship_dashboard.figures.activity import imported_badge
 from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed_rows, digests, row_digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers

@@ -22,7 +22,7 @@ HOUR = 3600 * NS_PER_S
 
 @pytest.fixture
 def sqlite(make_database_url: Any, tmp_path: Any) -> Any:
-    settings = Settings(home=tmp_path, database_url=make_database_url("sqlite", True))
+    settings = Settings(home=tmp_path, database_url=make_database_url("sqlite", migrated=True))
     with open_database(settings) as opened:
         yield opened
 

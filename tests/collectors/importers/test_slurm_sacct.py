@@ -58,7 +58,7 @@ def test_a_job_with_gpus_is_a_run(tmp_path: Path) -> None:
 def test_its_state_is_one_of_ours(tmp_path: Path, state: str, expected: str) -> None:
     [run], _ = read(written(tmp_path / "jobs.txt", SACCT, row(state=state)))
     assert run.state == expected
-    assert run.reason == f"Slurm: {state.split()[0]}"
+    assert run.reason == f"Slurm: {state.split(maxsplit=1)[0]}"
 
 
 @pytest.mark.parametrize(
