@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from made_history import SACCT, STEP_S, T0_S, TWO, Direct, account_all, archive, duty, take, written
@@ -313,7 +313,7 @@ def test_any_history_is_conserved(make_database_url: Any, tmp_path: Path) -> Non
     number = 0
     with open_database(settings) as database:
 
-        @examples(max_examples=40)
+        @examples(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
         @given(HISTORY)
         def conserved(history: dict[int, Any]) -> None:
             nonlocal number

@@ -151,18 +151,19 @@ def _beside(read: _Read) -> list[Node]:
 
 
 def _activity(read: _Read) -> list[Node]:
-    """Of an imported fleet: what its samples measured, and what its figures take for granted."""
+    """What the samples of an imported fleet measured, with the first of its assumptions."""
     fleet = read.imported
-    if fleet is None or not fleet.runs:
+    if fleet is None or fleet.busy_ns is None:
         return []
-    measured = section(
-        "How much of it was busy",
-        [activity.bars(fleet)],
-        anchor="activity",
-        aside=", ".join(fleet.assumptions[:1]),
-    )
-    taken = section("What these figures take for granted", [activity.assumptions(fleet)], anchor="assumptions")
-    return [measured, taken] if fleet.busy_ns is not None else [taken]
+    aside = ", ".join(fleet.assumptions[:1])
+    return [section("How much of it was busy", [activity.bars(fleet)], anchor="activity", aside=aside)]
+
+
+def _assumptions(read: _Read) -> list[Node]:
+    """What the figures of an imported fleet take for granted."""
+    if read.imported is None or not read.imported.runs:
+        return []
+    return [section("What these figures take for granted", [activity.assumptions(read.imported)], anchor="assumptions")]
 
 
 def _ranges(chosen: str) -> Node:
@@ -194,7 +195,7 @@ def _account(read: _Read) -> Node:
 
 def _shape(view: View, read: _Read) -> Node:
     if not read.account.device_ns:
-        return []
+        return _assumptions(read)
     left = section(
         "Over time",
         [
@@ -211,7 +212,7 @@ def _shape(view: View, read: _Read) -> Node:
     if read.by_state:
         states = section("By state", [account.by_group(read.by_state, kind="state")], anchor="states")
         right = [states, *(right if set(read.account.by_team) != {NO_TEAM} else [])]
-    return html.Div([left, html.Div(right)], className="columns")
+    return [html.Div([left, html.Div(right)], className="columns"), *_assumptions(read)]
 
 
 def _no_device_time(read: _Read) -> Node:

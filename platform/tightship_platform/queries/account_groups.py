@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, distinct, func, literal, select, true
+from sqlalchemy import ColumnElement, case, distinct, func, literal_column, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_platform.database.models import (
@@ -71,12 +71,13 @@ def account_groups(
     return sorted(made, key=lambda one: (-one.device_ns, one.key))[:limit]
 
 
-_FLEET = func.coalesce(
-    select(Fleet.name).where(Fleet.id == Run.fleet_id).correlate(Run).scalar_subquery(), literal(LIVE)
-)
+# Written out: PostgreSQL takes two parameters of one value for two different expressions in GROUP BY.
+_LIVE: ColumnElement[str] = literal_column(f"'{LIVE}'")
+_NO_TEAM: ColumnElement[str] = literal_column(f"'{NO_TEAM}'")
+_FLEET = func.coalesce(select(Fleet.name).where(Fleet.id == Run.fleet_id).correlate(Run).scalar_subquery(), _LIVE)
 _KEYS: dict[AccountBy, Key] = {
     AccountBy.FLEET: _FLEET,
-    AccountBy.TEAM: func.coalesce(Workflow.team, literal(NO_TEAM)),
+    AccountBy.TEAM: func.coalesce(Workflow.team, _NO_TEAM),
     AccountBy.WORKFLOW: Workflow.name,
     AccountBy.STATE: Run.state,
     AccountBy.RUN: Run.key,
