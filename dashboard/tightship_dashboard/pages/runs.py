@@ -19,6 +19,7 @@ from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.fleets import runs_of
 from tightship_dashboard.sentences.links import Answer, run_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import Invalid
@@ -71,11 +72,14 @@ class _Read:
                 self.runs, self.refusal = [], str(error)
             self.workflows = [w.workflow for w in list_workflows(session, Filters(fleet=self.fleet))]
         self.filtered = bool(self.fleet or self.workflow or self.state or self.search)
-        self.answer: Answer = (
-            answers.runs(self.runs, workflow=self.workflow, state=self.state)
-            if self.search is None
-            else answers.found_runs(self.runs, self.search, most=LIMIT)
-        )
+        self.answer: Answer = self._answer()
+
+    def _answer(self) -> Answer:
+        if self.search is not None:
+            return answers.found_runs(self.runs, self.search, most=LIMIT)
+        if self.fleet is not None:
+            return runs_of(self.fleet, self.runs, most=LIMIT)
+        return answers.runs(self.runs, workflow=self.workflow, state=self.state)
 
 
 def _known(words: type[RunState] | type[Bucket], value: str | None) -> str | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, Link, Part, runs_href
 from tightship_platform.results.fleet import ImportedFleet
+from tightship_platform.results.run import Run
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import LIVE
 
@@ -34,8 +39,18 @@ def imported(fleet: ImportedFleet) -> Answer:
     return parts
 
 
+def runs_of(fleet: str, rows: Sequence[Run], *, most: int) -> Answer:
+    """How the runs of an imported fleet ended, as far as its source says.
+
+    :param most: as many as are looked for.
+    """
+    states = Counter(row.state for row in rows)
+    counted = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in states.most_common())
+    newest = "The newest " if len(rows) >= most else ""
+    name = Link(fmt.name(fleet), fleet_href(fleet))
+    return [f"{newest}{plural(len(rows), 'run')} of the imported history of ", name, f": {counted}." if rows else "."]
+
+
 def fleet_href(fleet: str | None) -> str:
     """Address of *Where do device-hours go?* of an imported fleet; None or `live`: of the live one."""
-    from urllib.parse import urlencode
-
     return "/" if fleet in (None, LIVE) else f"/?{urlencode({'fleet': fleet})}"
