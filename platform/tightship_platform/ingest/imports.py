@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from tightship_platform import validation
+from tightship_platform import validation, wire
 from tightship_platform.database import removed_runs
 from tightship_platform.database.audit import audit
 from tightship_platform.database.locks import locked
@@ -73,7 +73,7 @@ def put_fleet(
     now = now_ns() if now is None else now
     _check_reporter(reporter)
     _check_fleet(name, record)
-    values = {
+    values: Row = {
         "name": name,
         "team": reporter.team,
         "format": record.format,
@@ -287,9 +287,9 @@ def _workflows(session: Session, fleet: Fleet, runs: Sequence[ImportedRun]) -> d
 def _own_name(fleet: Fleet, name: str) -> str:
     """A name within the fleet; one that would be too long is cut, and told apart by its digest."""
     whole = f"{fleet.name}/{name}"
-    if len(whole) <= validation.NAME_MAX:
+    if len(whole) <= wire.NAME_MAX:
         return whole
-    return f"{whole[: validation.NAME_MAX - 9]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"{whole[: wire.NAME_MAX - 9]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def _put_runs(
@@ -308,11 +308,11 @@ def _put_runs(
     rows: list[Row] = [{"key": key, **_values(fleet, run, workflows[run.workflow])} for key, run in keys.items()]
     add_missing(session, Run, rows)
     there = {run.key: run for run in locked(session, select(Run).where(Run.key.in_(keys)).order_by(Run.key))}
-    held = {
+    held: dict[int, set[tuple[int, int, int | None]]] = {
         run.id: {(devices[d.host, d.uuid], start, end) for d in keys[key].devices for start, end in d.spans}
         for key, run in there.items()
     }
-    stored: dict[int, set[tuple[int, int, int]]] = {run_id: set() for run_id in held}
+    stored: dict[int, set[tuple[int, int, int | None]]] = {run_id: set() for run_id in held}
     of_runs = select(Allocation.run_id, Allocation.device_id, Allocation.start_ns, Allocation.end_ns)
     for run_id, device_id, start_ns, end_ns in session.execute(of_runs.where(Allocation.run_id.in_(held))):
         stored[run_id].add((device_id, start_ns, end_ns))
@@ -322,7 +322,7 @@ def _put_runs(
     new = [
         {"run_id": run_id, "device_id": device_id, "start_ns": start_ns, "end_ns": end_ns}
         for run_id in changed
-        for device_id, start_ns, end_ns in sorted(held[run_id])
+        for device_id, start_ns, end_ns in sorted(held[run_id], key=lambda one: one[:2])
     ]
     add_missing(session, Allocation, new)
     for key, run in there.items():
