@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, cast, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC, MINUTE_NS, RunHistory
@@ -68,7 +68,7 @@ def keep_activity(session: Session, run: Run, activity: Activity) -> None:
     row.long_idle_ns = activity.long_idle_ns
 
 
-def _read(session: Session, sums: Select[Any], given: dict[str, int]) -> Activity:
+def _read(session: Session, sums: Any, given: dict[str, int]) -> Activity:
     """Of one device while it was held; the database counts, as a week at one sample a second is 600,000 rows."""
     busy, measured, long_idle = session.execute(sums, given).one()
     measured_ns = int(measured or 0)
@@ -83,7 +83,7 @@ def _number(name: str) -> Any:
 
 def _sums(
     time_ns: InstrumentedAttribute[int], util_frac: InstrumentedAttribute[float | None], which: ColumnElement[bool]
-) -> Select[Any]:
+) -> Any:
     """Busy, measured and long idle time of the samples of a span; made once, as making it takes longer than asking."""
     end, most = _number("end"), _number("most")
     within = (which, time_ns >= _number("start"), time_ns < end, util_frac.is_not(None))
@@ -112,12 +112,11 @@ def _sums(
         .subquery()
     )
     long = and_(stretches.c.top < MAX_ACTIVITY_FRAC, stretches.c.measured >= LONG_IDLE_NS)
-    sums: Select[Any] = select(
+    return select(
         func.sum(stretches.c.busy),
         func.sum(cast(stretches.c.measured, BigInteger)),
         func.sum(case((long, cast(stretches.c.measured, BigInteger)), else_=0)),
     )
-    return sums
 
 
 _OF_DEVICE = _sums(Sample.time_ns, Sample.util_frac, Sample.device_id == _number("device"))

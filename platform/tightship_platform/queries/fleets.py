@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Fleet, Run, RunAccount, RunActivity
@@ -40,7 +40,7 @@ def _imported(session: Session, fleet: Fleet) -> ImportedFleet:
     runs, since_ns, until_ns, unaccounted = session.execute(life).one()
     device_ns = _whole(session.scalar(select(func.sum(RunAccount.device_ns)).join(Run).where(mine)))
     activity = RunActivity.busy_ns, RunActivity.idle_ns, RunActivity.long_idle_ns
-    measured: Select[Any] = select(*(func.sum(column) for column in activity)).select_from(RunActivity)
+    measured: Any = select(*(func.sum(column) for column in activity)).select_from(RunActivity)
     measured = measured.join(Run, Run.id == RunActivity.run_id).where(mine)
     busy_ns, idle_ns, long_idle_ns = session.execute(measured).one()
     known = busy_ns is not None
