@@ -285,7 +285,7 @@ def _workflows(session: Session, fleet: Fleet, runs: Sequence[ImportedRun]) -> d
 
 
 def _own_name(fleet: Fleet, name: str) -> str:
-    """A name within the fleet; one that would be too long is cut, and told apart by its digest."""
+    """A name within the fleet; one that would be too long is cut, and ends with its digest."""
     whole = f"{fleet.name}/{name}"
     if len(whole) <= wire.NAME_MAX:
         return whole
