@@ -14,7 +14,15 @@ class RunState(StrEnum):
     FAILED = "failed"
     """Ended with another exit code or by a signal."""
     LOST = "lost"
-    """Neither a heartbeat nor an end record came for a while."""
+    """Neither a heartbeat nor an end record came for a while; of an imported run, its node failed."""
+    CANCELLED = "cancelled"
+    """A user or the scheduler ended it, as an import says."""
+    TIMEOUT = "timeout"
+    """It reached its time limit, as an import says."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """It was ended for lack of memory, as an import says."""
+    UNKNOWN = "unknown"
+    """An import says that it ended, not how."""
 
 
 class HostState(StrEnum):
@@ -156,3 +164,25 @@ class DeviceKind(StrEnum):
     MIG = "mig"
     CPU = "cpu"
     """The processor of a host that has no accelerator."""
+
+
+LIVE = "live"
+"""The fleet that agents and launchers report. Every other fleet is an imported history, under its own name."""
+
+
+class FleetFormat(StrEnum):
+    """What an imported history is read from."""
+
+    SLURM_SACCT = "slurm-sacct"
+    ALIBABA_GENAI = "alibaba-genai"
+    CSV = "csv"
+
+
+class AccountBy(StrEnum):
+    """What an account is split by."""
+
+    FLEET = "fleet"
+    TEAM = "team"
+    WORKFLOW = "workflow"
+    STATE = "state"
+    RUN = "run"

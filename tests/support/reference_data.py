@@ -19,6 +19,8 @@ FIGURES = TRACES / "reference"
 STRAGGLERS = FOLDER / "stragglers"
 HANGS = FOLDER / "hangs"
 """Dumps of flight recorders, with what was injected."""
+FLEETS = FOLDER / "fleets"
+"""Histories of two fleets."""
 
 
 def trace_paths() -> list[Path]:

@@ -91,6 +91,8 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("DELETE", "/workflows/{name:path}"): (delete("/workflows/{workflow}"), 404),
     ("DELETE", "/users/{name:path}"): (delete("/users/{user}"), 404),
     ("DELETE", "/teams/{name:path}"): (delete("/teams/{team}"), 404),
+    ("POST", "/fleets/{name}"): (post("/fleets/of-{team}", format="csv"), 403),
+    ("POST", "/fleets/{name}/parts"): (post("/fleets/of-{team}/parts", part="0" * 64), 403),
     ("POST", "/hosts/enrol"): (post("/hosts/enrol", host="{host}"), 403),
 }
 """Route → a call about one thing, and the answer when that thing is another team's."""
@@ -102,10 +104,12 @@ LISTS = {
     ("GET", "/workflows"): "/workflows",
     ("GET", "/samples"): "/samples",
     ("GET", "/fleet"): "/fleet",
+    ("GET", "/fleets"): "/fleets",
+    ("GET", "/account"): "/account",
     ("GET", "/collection"): "/collection",
 }
 """Routes of which each team gets its part, and the administrator all."""
-COUNTS = ("/fleet", "/collection")
+COUNTS = ("/fleet", "/fleets", "/collection", "/account")
 """Of these, those that count what is a team's, and need not name it."""
 OF_NOBODY = {
     *(("GET", path) for path in ("/health", "/live", "/ready", "/store", "/openapi.json", "/hosts")),

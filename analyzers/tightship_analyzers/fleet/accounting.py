@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from tightship_analyzers.facts.run.held_idle import held_idle
 from tightship_analyzers.fleet.account import Held, Phases, account
+from tightship_analyzers.fleet.activity import keep_activity, measure_activity
 from tightship_analyzers.fleet.history import read_history, read_phases
 from tightship_analyzers.fleet.trouble import not_troubled
 from tightship_platform.database import ranked_workflows
@@ -85,6 +86,7 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     buckets = {bucket.value: ns for bucket, ns in account(held, phases, traced_buckets(session, run, phases)).items()}
     session.execute(delete(RunAccount).where(RunAccount.run_id == run.id))
     session.add_all(RunAccount(run_id=run.id, bucket=bucket, device_ns=ns) for bucket, ns in buckets.items())
+    keep_activity(session, run, measure_activity(session, run, history))
     run.accounted_ns = now
     ranked_workflows.mark(session, [run.workflow_id])
     return buckets

@@ -120,7 +120,13 @@ def _number(session: Session) -> None:
     by_saving = sorted(rows, key=lambda row: (-expected(row.rules, row.low, row.high), row.key))
     ordered = led_by_proven(by_saving, lambda row: standing_of_opportunity(row.rules))
     ordered.sort(key=lambda row: row.state != OpportunityState.OPEN)
-    for position, row in enumerate(ordered, start=1):
+    fleets: dict[int, int | None] = {
+        row.id: row.fleet_id for row in session.execute(select(Workflow.id, Workflow.fleet_id))
+    }
+    counts: dict[int | None, int] = {}
+    for row in ordered:
+        fleet = fleets.get(row.workflow_id)
+        counts[fleet] = position = counts.get(fleet, 0) + 1
         if row.position != position:
             row.position = position
 

@@ -12,7 +12,7 @@ from tightship_collectors.jobs.live_run import HostRun
 from tightship_platform.results.run import RunDetail
 from tightship_platform.results.why import ProcessStack, RunWhy
 from tightship_platform.units import format_ns, plural
-from tightship_platform.vocabulary import RunState
+from tightship_platform.vocabulary import LIVE, RunState
 from tightship_platform.wire import ProcessFrames
 
 _WORKER = "/torch/utils/data/_utils/worker.py"
@@ -72,7 +72,10 @@ def why_nothing_came(run: RunDetail, waited_s: float) -> RunWhy:
 def why_it_ended(run: RunDetail) -> RunWhy:
     """How a run died, as far as its launcher saw it."""
     lasted = format_ns((run.end_ns or run.last_seen_ns) - run.start_ns)
-    if run.state == RunState.FINISHED:
+    if run.fleet != LIVE:
+        verdict = f"It is of the imported fleet {run.fleet}; its state is {run.state}, after {lasted}."
+        cause = run.reason or "The import does not say more."
+    elif run.state == RunState.FINISHED:
         verdict, cause = f"It finished after {lasted} with exit code 0.", "Nothing went wrong that its launcher saw."
     elif run.state == RunState.LOST:
         verdict = f"It was lost after {lasted}: no heartbeat and no end record arrived."

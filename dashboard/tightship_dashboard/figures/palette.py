@@ -13,6 +13,10 @@ RUN_COLOUR: dict[RunState, str] = {
     RunState.FINISHED: "#929292",
     RunState.FAILED: "#DC3E1A",
     RunState.LOST: "#7D6B00",
+    RunState.CANCELLED: "#7555A7",
+    RunState.TIMEOUT: "#CF7B00",
+    RunState.OUT_OF_MEMORY: "#C562A2",
+    RunState.UNKNOWN: "#929292",
 }
 CHECK_COLOUR = {"ok": "#009E73", "note": "#CF7B00", "wrong": "#DC3E1A"}
 UNKNOWN_STATE = "#929292"

@@ -12,6 +12,7 @@ from dash.exceptions import PreventUpdate
 
 from tightship_dashboard.figures import account, chart, grid, metrics, phases
 from tightship_dashboard.figures import captures as capture_table
+from tightship_dashboard.figures.activity import imported_badge
 from tightship_dashboard.figures.elements import (
     Node,
     command,
@@ -32,6 +33,7 @@ from tightship_dashboard.pages.stacks import where_it_was
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.fleets import fleet_href
 from tightship_dashboard.sentences.links import Answer, finding_href, runs_href, search_href
 from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, require
@@ -47,7 +49,7 @@ from tightship_platform.results.finding import FindingSaving
 from tightship_platform.results.run import RunDetail, RunOffload
 from tightship_platform.results.run_account import counted_until_ns, has_no_trace
 from tightship_platform.results.timeline import Timeline
-from tightship_platform.vocabulary import RunState, SavingUnit, Scope
+from tightship_platform.vocabulary import LIVE, RunState, SavingUnit, Scope
 from tightship_platform.wire import CaptureRequest
 
 PATH = re.compile(r"/runs/([^/]{1,80})")
@@ -210,6 +212,7 @@ def _parts(view: View, read: _Read) -> dict[str, Node]:
                 f"How is {fmt.name(run.workflow)} doing?",
                 state_word(run.state),
                 *simulated_badge(run.simulated),
+                *([link(imported_badge(run.fleet), fleet_href(run.fleet))] if run.fleet != LIVE else []),
             ),
             sentence(answers.one_run(run, read.findings, _calm(view.now_ns, read))),
             _header(view, read),

@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from tightship_dashboard.figures import grid
 from tightship_dashboard.figures.account import NO_TRACE
+from tightship_dashboard.figures.activity import imported_badge
 from tightship_dashboard.figures.elements import Node, attrs, empty, link, notice, question, sentence
 from tightship_dashboard.figures.palette import run_colour
 from tightship_dashboard.pages.filters import follow_address
@@ -18,12 +19,13 @@ from tightship_dashboard.pages.live import CALM_EVERY, LIVE_MS, changed, changed
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
+from tightship_dashboard.sentences.fleets import runs_of
 from tightship_dashboard.sentences.links import Answer, run_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import Invalid
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
-from tightship_platform.results.filters import FilterTexts
+from tightship_platform.results.filters import Filters, FilterTexts, imported_fleet
 from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import (
     BUCKET_LABEL,
@@ -56,6 +58,7 @@ class _Read:
     """The runs that the filters in the address let through."""
 
     def __init__(self, view: View) -> None:
+        self.fleet = imported_fleet(view.query.get("fleet"))
         self.workflow = view.query.get("workflow")
         self.state = _known(RunState, view.query.get("state"))
         self.by = _known(Bucket, view.query.get("by"))
@@ -63,7 +66,7 @@ class _Read:
         self.refusal: str | None = None
         self.says_why = False
         """Whether the runs are those that failed or were lost, each with its reason."""
-        texts = FilterTexts(workflow=self.workflow, state=self.state, search=self.search)
+        texts = FilterTexts(fleet=self.fleet, workflow=self.workflow, state=self.state, search=self.search)
         with view.database.session() as session:
             try:
                 filters = texts.read(zone=view.zone, now=view.now_ns)
@@ -71,13 +74,16 @@ class _Read:
                 self.says_why = filters.state in (RunState.FAILED, RunState.LOST)
             except Invalid as error:
                 self.runs, self.refusal = [], str(error)
-            self.workflows = [w.workflow for w in list_workflows(session)]
-        self.filtered = bool(self.workflow or self.state or self.search)
-        self.answer: Answer = (
-            answers.runs(self.runs, workflow=self.workflow, state=self.state)
-            if self.search is None
-            else answers.found_runs(self.runs, self.search, most=LIMIT)
-        )
+            self.workflows = [w.workflow for w in list_workflows(session, Filters(fleet=self.fleet))]
+        self.filtered = bool(self.fleet or self.workflow or self.state or self.search)
+        self.answer: Answer = self._answer()
+
+    def _answer(self) -> Answer:
+        if self.search is not None:
+            return answers.found_runs(self.runs, self.search, most=LIMIT)
+        if self.fleet is not None:
+            return runs_of(self.fleet, self.runs, most=LIMIT)
+        return answers.runs(self.runs, workflow=self.workflow, state=self.state)
 
 
 def _known(words: type[RunState] | type[Bucket], value: str | None) -> str | None:
@@ -187,21 +193,28 @@ def _how_to_search() -> Node:
 
 
 def _address(read: _Read) -> str:
-    return runs_href(workflow=read.workflow, state=read.state, by=read.by, search=read.search)
+    return runs_href(fleet=read.fleet, workflow=read.workflow, state=read.state, by=read.by, search=read.search)
 
 
 def _parts(read: _Read) -> dict[str, Node]:
-    return {"head": [question(QUESTION), sentence(read.answer)]}
+    return {"head": [question(QUESTION, *([imported_badge(read.fleet)] if read.fleet else [])), sentence(read.answer)]}
+
+
+def _states(read: _Read) -> list[RunState]:
+    """Those that runs of the fleet may have."""
+    of_imports = (RunState.CANCELLED, RunState.TIMEOUT, RunState.OUT_OF_MEMORY, RunState.UNKNOWN)
+    unseen = (RunState.RUNNING,) if read.fleet else of_imports
+    return [state for state in RunState if state not in unseen]
 
 
 def _filters(read: _Read) -> Node:
     states = [
         dcc.Link(
             word,
-            href=runs_href(workflow=read.workflow, state=state, by=read.by, search=read.search),
+            href=runs_href(fleet=read.fleet, workflow=read.workflow, state=state, by=read.by, search=read.search),
             className="here" if state == read.state else None,
         )
-        for word, state in [("all", None), *[(s.value, s.value) for s in RunState]]
+        for word, state in [("all", None), *[(s.value, s.value) for s in _states(read)]]
     ]
     names = sorted({*read.workflows, *([read.workflow] if read.workflow else [])})
     return html.Div(

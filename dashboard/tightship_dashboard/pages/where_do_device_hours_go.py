@@ -8,22 +8,28 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard.figures import account, chart, grid, over_time
+from tightship_dashboard.figures import account, activity, chart, grid, over_time
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, section, sentence, simulated_badge
+from tightship_dashboard.pages.filters import follow_address
 from tightship_dashboard.pages.live import CALM_MS, changed, digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.answers import RANGE_WORDS
+from tightship_dashboard.sentences.fleets import fleet_href, imported
 from tightship_dashboard.sentences.links import Answer, runs_href
 from tightship_platform.database.engine import Database
+from tightship_platform.queries.account_groups import account_groups
 from tightship_platform.queries.captures import any_trace_analyzed
-from tightship_platform.queries.fleet import fleet_account
+from tightship_platform.queries.fleet import NO_TEAM, fleet_account
+from tightship_platform.queries.fleets import fleet_names, get_fleet
 from tightship_platform.queries.opportunities import list_opportunities
 from tightship_platform.queries.runs import list_runs
+from tightship_platform.results.filters import Filters, imported_fleet
+from tightship_platform.results.fleet import ImportedFleet
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import NS_PER_S, plural
-from tightship_platform.vocabulary import Bucket
+from tightship_platform.vocabulary import AccountBy, Bucket
 
 PATH = "/"
 QUESTION = "Where do device-hours go?"
@@ -50,12 +56,28 @@ class _Read:
         self.range_key = view.query.get("range", DEFAULT_RANGE)
         if self.range_key not in RANGES:
             self.range_key = DEFAULT_RANGE
+        self.fleet = imported_fleet(view.query.get("fleet"))
+        """The imported fleet that is asked for; None: the live one."""
+        self.imported: ImportedFleet | None = None
+        self.by_state: dict[str, dict[str, int]] = {}
+        since_ns, until_ns = view.now_ns - RANGES[self.range_key], view.now_ns
         with view.database.session() as session:
-            self.account = fleet_account(session, since_ns=view.now_ns - RANGES[self.range_key], until_ns=view.now_ns)
-            self.opportunities = list_opportunities(session)
-            self.any_run = bool(list_runs(session, limit=1))
+            if self.fleet is not None:
+                self.imported = get_fleet(session, self.fleet)
+                since_ns = self.imported.since_ns or since_ns
+                until_ns = max(self.imported.until_ns or until_ns, since_ns + 1)
+                groups = account_groups(session, AccountBy.STATE, fleet=self.fleet)
+                self.by_state = {group.key: group.buckets for group in groups}
+            self.account = fleet_account(session, since_ns=since_ns, until_ns=until_ns, fleet=self.fleet)
+            self.opportunities = list_opportunities(session, fleet=self.fleet)
+            self.any_run = bool(list_runs(session, Filters(fleet=self.fleet), limit=1))
             self.any_trace = any_trace_analyzed(session)
-        self.answer: Answer = answers.fleet(self.account, self.opportunities, self.range_key)
+            self.fleets = fleet_names(session)
+        self.answer: Answer = (
+            answers.fleet(self.account, self.opportunities, self.range_key)
+            if self.imported is None
+            else imported(self.imported)
+        )
 
 
 def layout(view: View) -> Node:
@@ -77,6 +99,7 @@ def layout(view: View) -> Node:
             dcc.Location(id="fleet-url", refresh=False),
             dcc.Interval(id="fleet-clock", interval=CALM_MS),
             dcc.Store(id="fleet-seen", data=digests(parts)),
+            dcc.Store(id="fleet-address", data=_address(view)),
             *[html.Div(parts[name], id=f"fleet-{name}") for name in PARTS],
             todo,
         ]
@@ -93,25 +116,54 @@ def register(app: Dash, database: Database) -> None:
         Input("fleet-clock", "n_intervals"),
         State("fleet-url", "pathname"),
         State("fleet-seen", "data"),
+        State("fleet-address", "data"),
         prevent_initial_call=True,
     )
-    def _refresh(search: str | None, _ticks: int | None, path: str | None, seen: Any) -> list[Any]:
-        if path != PATH:
-            raise PreventUpdate
+    def _refresh(search: str | None, _ticks: int | None, path: str | None, seen: Any, address: Any) -> list[Any]:
         view = current_view(database, search)
+        if path != PATH or _address(view) != address:  # another fleet is another page
+            raise PreventUpdate
         sent, shown = changed(_parts(view, _Read(view)), seen)
         return [*sent, shown]
+
+    follow_address(app, database, "fleet", path=PATH, address_of=_address, layout=layout)
+
+
+def _address(view: View) -> str:
+    """What stands for another page: the fleet, and not the range."""
+    return fleet_href(view.query.get("fleet"))
 
 
 def _parts(view: View, read: _Read) -> dict[str, Node]:
     return {
         "head": [
-            question(QUESTION, *simulated_badge(read.account.simulated), _ranges(read.range_key)),
+            question(QUESTION, *_beside(read)),
             sentence(read.answer),
         ],
-        "account": _account(read),
+        "account": [*_activity(read), _account(read)],
         "shape": _shape(view, read),
     }
+
+
+def _beside(read: _Read) -> list[Node]:
+    beside = [*simulated_badge(read.account.simulated), *activity.choice(read.fleets, read.fleet)]
+    return [activity.imported_badge(read.fleet), *beside] if read.fleet else [*beside, _ranges(read.range_key)]
+
+
+def _activity(read: _Read) -> list[Node]:
+    """What the samples of an imported fleet measured, with the first of its assumptions."""
+    fleet = read.imported
+    if fleet is None or fleet.busy_ns is None:
+        return []
+    aside = ", ".join(fleet.assumptions[:1])
+    return [section("How much of it was busy", [activity.bars(fleet)], anchor="activity", aside=aside)]
+
+
+def _assumptions(read: _Read) -> list[Node]:
+    """What the figures of an imported fleet take for granted."""
+    if read.imported is None or not read.imported.runs:
+        return []
+    return [section("What these figures take for granted", [activity.assumptions(read.imported)], anchor="assumptions")]
 
 
 def _ranges(chosen: str) -> Node:
@@ -131,8 +183,8 @@ def _spaced(range_key: str) -> str:
 def _account(read: _Read) -> Node:
     total = read.account.device_ns
     if not total:
-        return _no_device_time(read)
-    hrefs = {bucket: runs_href(by=bucket) for bucket in Bucket}
+        return [] if read.imported is not None else _no_device_time(read)
+    hrefs = {bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in Bucket}
     return section(
         "Where it went",
         [account.waterfall(read.account.buckets, total, hrefs=hrefs)],
@@ -143,7 +195,7 @@ def _account(read: _Read) -> Node:
 
 def _shape(view: View, read: _Read) -> Node:
     if not read.account.device_ns:
-        return []
+        return _assumptions(read)
     left = section(
         "Over time",
         [
@@ -156,8 +208,11 @@ def _shape(view: View, read: _Read) -> Node:
         ],
         anchor="time",
     )
-    right = section("By team", [account.by_group(read.account.by_team, kind="team")], anchor="teams")
-    return html.Div([left, right], className="columns")
+    right = [section("By team", [account.by_group(read.account.by_team, kind="team")], anchor="teams")]
+    if read.by_state:
+        states = section("By state", [account.by_group(read.by_state, kind="state")], anchor="states")
+        right = [states, *(right if set(read.account.by_team) != {NO_TEAM} else [])]
+    return [html.Div([left, html.Div(right)], className="columns"), *_assumptions(read)]
 
 
 def _no_device_time(read: _Read) -> Node:
@@ -177,6 +232,8 @@ def _no_device_time(read: _Read) -> Node:
 
 
 def _nothing_to_do(read: _Read) -> Node:
+    if read.fleet is not None:
+        return html.P("Opportunities follow from runs of the last days; this history is older.", className="quiet")
     if not read.any_run:
         return html.P("Opportunities appear here after a run has been captured and analyzed.", className="quiet")
     if read.any_trace:

@@ -122,6 +122,10 @@ def one_run(run: Run, findings: Sequence[Finding], now_ns: int) -> Answer:
         RunState.FINISHED: f"Finished after {lasted}",
         RunState.FAILED: f"Failed after {lasted}{_exit_words(run.exit_code)}",
         RunState.LOST: f"Lost after {lasted}: no heartbeat and no end record arrived",
+        RunState.CANCELLED: f"Cancelled after {lasted}",
+        RunState.TIMEOUT: f"Reached its time limit after {lasted}",
+        RunState.OUT_OF_MEMORY: f"Out of memory after {lasted}",
+        RunState.UNKNOWN: f"Ended after {lasted}; how is not known",
     }
     parts: list[Part] = [stands.get(run.state, f"{run.state} after {lasted}")]
     account, total = run.account, run.device_ns

@@ -73,8 +73,10 @@ def _counted(session: Session) -> Iterator[Figure]:
     by_state = {row[0]: row[1] for row in counted}
     for state in CaptureState:
         yield Figure(name="tightship_captures", value=by_state.get(state.value, 0), labels=(state.value,))
-    hosts = session.scalar(select(func.count()).select_from(Host)) or 0
-    heard = select(func.count()).select_from(Host).where(Host.last_seen_ns >= now_ns() - LIVE_NS)
+    hosts = session.scalar(select(func.count()).select_from(Host).where(Host.fleet_id.is_(None))) or 0
+    heard = (
+        select(func.count()).select_from(Host).where(Host.last_seen_ns >= now_ns() - LIVE_NS, Host.fleet_id.is_(None))
+    )
     live = session.scalar(heard) or 0
     yield Figure(name="tightship_hosts", value=live, labels=("live",))
     yield Figure(name="tightship_hosts", value=hosts - live, labels=("silent",))

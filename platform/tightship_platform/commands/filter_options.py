@@ -13,6 +13,7 @@ from tightship_platform.results.filters import FIELDS, FilterTexts
 Command = Callable[..., None]
 MOST = 10_000
 """Rows of one list."""
+fleet_option = click.option("--fleet", metavar="NAME", help="Of this imported fleet.  [default: the live one]")
 
 
 def filtered(
@@ -38,6 +39,7 @@ def filtered(
         ),
         click.option("--until", metavar="TIME", help=f"Only what {times} before then; of a day, until its end."),
         click.option("--state", type=click.Choice([str(state) for state in states]), help=of_state),
+        fleet_option,
         click.option("--workflow", metavar="NAME", help="Only of this workflow."),
         click.option("--team", metavar="NAME", help="Only of workflows of this team."),
         click.option("--owner", metavar="NAME", help="Only of workflows of this owner."),

@@ -41,6 +41,11 @@ class ListForm:
     kind: str
     is_watched: bool
 
+    @property
+    def is_table(self) -> bool:
+        """It is a table that is drawn once."""
+        return self.kind == TABLE and not self.is_watched
+
     def show(
         self,
         read: Callable[[], list[T]],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tightship_platform.commands.terminal import Column, Listed, clock
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding, FindingSaving
+from tightship_platform.results.fleet import AccountGroup
 from tightship_platform.results.host import Host, count_devices
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
@@ -219,6 +220,43 @@ def samples(items: Sequence[Sample]) -> Listed:
         for item in items
     ]
     return Listed(columns, rows)
+
+
+def accounts(items: Sequence[AccountGroup]) -> Listed:
+    """Of each group how much device time it held, how much of it was busy, and what took most of the rest."""
+    columns = [
+        Column("WHAT", whole=True),
+        Column("RUNS", right=True),
+        Column("DEVICES", right=True, spare=1),
+        Column("DEVICE TIME", right=True),
+        Column("BUSY", right=True),
+        Column("IDLE", right=True),
+        Column("UNMEASURED", right=True, spare=2),
+        Column("PRODUCTIVE", right=True),
+        Column("LARGEST LOSS"),
+    ]
+    rows = [
+        (
+            item.key,
+            item.runs,
+            "–" if item.devices is None else item.devices,
+            format_ns(item.device_ns),
+            format_ns(item.busy_ns),
+            format_ns(item.idle_ns),
+            format_ns(item.unmeasured_ns),
+            *_shares(item.buckets, item.device_ns),
+        )
+        for item in items
+    ]
+    return Listed(columns, rows)
+
+
+def _shares(buckets: dict[str, int], device_ns: int) -> tuple[str, str]:
+    if not device_ns:
+        return "–", "–"
+    bucket, loss_ns = largest_loss(buckets)
+    loss = f"{format_frac(loss_ns / device_ns)} {BUCKET_LABEL[bucket]}" if loss_ns else "none"
+    return "–" if has_no_trace(buckets) else format_frac(buckets.get(Bucket.PRODUCTIVE, 0) / device_ns), loss
 
 
 def _device_time(item: Run) -> str:

@@ -12,7 +12,7 @@ import click
 from tightship_platform.commands.cancel import cancel
 from tightship_platform.commands.delete import delete
 from tightship_platform.commands.edit_run import label, rename
-from tightship_platform.commands.filter_options import MOST, filtered, in_pages
+from tightship_platform.commands.filter_options import MOST, filtered, fleet_option, in_pages
 from tightship_platform.commands.list_form import ListForm, in_forms
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
@@ -121,13 +121,14 @@ def findings(run: str | None, filters: FilterTexts, limit: int, after: str | Non
 
 
 @click.command()
+@fleet_option
 @in_pages("OPPORTUNITY", 1000)
 @in_forms(Opportunity)
-def opportunities(limit: int, after: str | None, form: ListForm) -> None:
+def opportunities(fleet: str | None, limit: int, after: str | None, form: ListForm) -> None:
     """List opportunities: what to do first, and how much device time it would recover."""
     at_all = "No opportunity. They follow from findings; see: tightship findings"
     form.show(
-        lambda: _ask(list[Opportunity], "/opportunities", None, limit=limit, after=after),
+        lambda: _ask(list[Opportunity], "/opportunities", None, fleet=fleet, limit=limit, after=after),
         lambda items: _tables().opportunities(items),
         lambda: _nothing("opportunities", None, after, at_all),
     )

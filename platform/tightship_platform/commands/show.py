@@ -20,7 +20,7 @@ from tightship_platform.results.run_account import BUCKET_LABEL, counted_until_n
 from tightship_platform.results.run_report import RunReport
 from tightship_platform.settings import load_settings
 from tightship_platform.units import format_frac, format_ns, now_ns, plural
-from tightship_platform.vocabulary import Bucket, CaptureState, RunState, SavingUnit
+from tightship_platform.vocabulary import LIVE, Bucket, CaptureState, RunState, SavingUnit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,6 +136,7 @@ def _verdict(run: RunDetail) -> str:
         RunState.LOST.value: f"lost after {format_ns(run.last_seen_ns - run.start_ns)}",
     }.get(run.state, f"{run.state} after {lasted}")
     simulated = " (simulated)" if run.simulated else ""
+    simulated += f" (imported: {run.fleet})" if run.fleet != LIVE else ""
     named = f"{run.run} ({run.name})" if run.name else run.run
     return f"{run.workflow}, run {named}{simulated}: {how}"
 

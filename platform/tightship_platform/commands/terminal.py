@@ -58,8 +58,10 @@ class Listed:
 STATE_STYLES: dict[str, str] = {
     **dict.fromkeys((RunState.RUNNING, CaptureState.RECORDING, OpportunityState.APPLIED), "cyan"),
     **dict.fromkeys((RunState.FINISHED, CaptureState.ANALYZED, OpportunityState.VERIFIED, HostState.ALIVE), "green"),
-    **dict.fromkeys((RunState.FAILED, CaptureState.FAILED, OpportunityState.REFUTED), "red"),
-    **dict.fromkeys((RunState.LOST, CaptureState.EXPIRED, HostState.SILENT), "yellow"),
+    **dict.fromkeys((RunState.FAILED, RunState.OUT_OF_MEMORY, CaptureState.FAILED, OpportunityState.REFUTED), "red"),
+    **dict.fromkeys(
+        (RunState.LOST, RunState.CANCELLED, RunState.TIMEOUT, CaptureState.EXPIRED, HostState.SILENT), "yellow"
+    ),
 }
 """State → its colour, named as terminals name theirs, so that it suits light and dark ones; others have none."""
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ColumnElement, Select, exists, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from tightship_platform.database import models
 from tightship_platform.errors import Ambiguous, Invalid, NotFound
@@ -195,6 +195,9 @@ def _newest(session: Session, kind: Kind, text: str) -> Any:
     if asked["workflow"]:
         of_workflow = select(models.Run.id).join(models.Workflow).where(models.Workflow.name == asked["workflow"])
         wanted = wanted.where(kind.run.in_(of_workflow))
+    # Of the live fleet: what an import brings is found by its id alone.
+    live = aliased(models.Run)
+    wanted = wanted.where(exists().where(live.id == kind.run, live.fleet_id.is_(None)))
     found = session.scalar(wanted.offset(int(asked["back"] or 0)).limit(1))
     if found is None:
         raise kind.not_found(text)

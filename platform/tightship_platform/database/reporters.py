@@ -89,8 +89,10 @@ def put_host(session: Session, name: str, seen_ns: int, reporter: Reporter = ANY
     :raises Forbidden: the reporter may not speak for this host, or has reported too many others.
     """
     speaks_for_all = _speaks_for_all(reporter, name)
-    found = select(Host.id, Host.reported_by, Host.last_seen_ns).where(Host.name == name)
+    found = select(Host.id, Host.reported_by, Host.last_seen_ns, Host.fleet_id).where(Host.name == name)
     host = session.execute(found).one_or_none()
+    if host is not None and host.fleet_id is not None:
+        raise Forbidden(f"Host {name!r} is of an imported fleet; set TIGHTSHIP_HOST_NAME to another name")
     if not speaks_for_all:
         _require_owner(session, reporter, name, None if host is None else host.reported_by)
     reported_by = None if reporter.is_admin else reporter.name

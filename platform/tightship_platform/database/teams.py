@@ -22,6 +22,7 @@ _OF_RUNS: tuple[Any, ...] = (
     models.Capture.run_id,
     models.Finding.run_id,
     models.RunAccount.run_id,
+    models.RunActivity.run_id,
     models.RunSample.run_id,
     models.StackDump.run_id,
     models.StepStat.run_id,
@@ -34,7 +35,9 @@ _OF_WORKFLOWS: tuple[Any, ...] = (
     models.RankedWorkflow.workflow_id,
     models.Workflow.id,
 )
-OF_OTHERS = frozenset({"SecondPass", "StoredPart", "CaptureAnalysis", "Verification", "PastAccount"})
+OF_OTHERS = frozenset(
+    {"SecondPass", "StoredPart", "CaptureAnalysis", "Verification", "PastAccount", "Fleet", "FleetPart"}
+)
 """Models that are a team's by the row that they name, or by a name."""
 OF_ALL_TEAMS = frozenset(
     {
@@ -76,6 +79,7 @@ def _criteria(team: str) -> tuple[Any, ...]:
         select(made.c.id).where(made.c.run_id.in_(runs)) for made in (models.Trace.__table__, models.Capture.__table__)
     )
     actions = select(models.Action.__table__.c.id).where(models.Action.__table__.c.run_id.in_(runs))
+    fleets = select(models.Fleet.__table__.c.id).where(models.Fleet.__table__.c.team == team)
     wanted: list[tuple[type[models.Base], Any]] = [(models.Run, models.Run.team == team)]
     wanted += [(column.class_, column.in_(runs)) for column in _OF_RUNS]
     wanted += [(column.class_, column.in_(workflows)) for column in _OF_WORKFLOWS]
@@ -85,6 +89,8 @@ def _criteria(team: str) -> tuple[Any, ...]:
         (models.CaptureAnalysis, models.CaptureAnalysis.capture_id.in_(captures)),
         (models.Verification, models.Verification.action_id.in_(actions)),
         (models.PastAccount, models.PastAccount.run_team == team),
+        (models.Fleet, models.Fleet.team == team),
+        (models.FleetPart, models.FleetPart.fleet_id.in_(fleets)),
     ]
     return tuple(with_loader_criteria(model, condition, include_aliases=True) for model, condition in wanted)
 

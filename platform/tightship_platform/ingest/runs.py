@@ -24,7 +24,7 @@ from tightship_platform.ingest.steps import count_steps
 from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
-from tightship_platform.vocabulary import RunState
+from tightship_platform.vocabulary import LIVE, RunState
 from tightship_platform.wire import ERROR_MAX, NAME_MAX, RunRecord
 
 LOST_AFTER_NS = 120 * NS_PER_S
@@ -234,10 +234,13 @@ def _workflow(session: Session, name: str) -> Workflow:
 
 
 def _workflow_of(session: Session, workflow: Workflow, team: str | None, run_id: int | None = None) -> Workflow:
-    """The team's workflow of this name; `team/name` where that is another's, as no workflow holds runs of two teams.
+    """The team's workflow of this name; `team/name` where that is another's, as no workflow holds runs of two teams,
+    and none of an imported fleet those of the live one.
 
     :param run_id: a run that is to go there, wherever it is now.
     """
+    if workflow.fleet_id is not None:
+        return _workflow_of(session, _workflow(session, f"{LIVE}/{workflow.name}"[:NAME_MAX]), team, run_id)
     others = select(Run.team).where(Run.workflow_id == workflow.id, Run.id.is_distinct_from(run_id)).limit(1)
     found = session.execute(others).one_or_none()
     if found is None:  # the first run: of two at once, one is

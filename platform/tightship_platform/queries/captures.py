@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 
 from tightship_platform.database import ids, models
 from tightship_platform.errors import NotFound
-from tightship_platform.queries.filtered import among_runs, checked_state, within
+from tightship_platform.queries.filtered import among_runs, checked_state, of_fleet, within
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.capture import Capture, CapturedRank, SecondPass
@@ -53,6 +53,8 @@ def list_captures(
         wanted = wanted.where(following(_NEWEST_FIRST, (last.requested_ns, last.id)))
     if run is not None:
         wanted = wanted.where(models.Capture.run_id == find_run(session, run).id)
+    if run is None or filters.fleet is not None:  # a run that is named is of whatever fleet it is
+        wanted = wanted.where(of_fleet(session, filters, models.Capture.run_id))
     return [_capture(capture) for capture in session.scalars(wanted.limit(checked_limit(limit)))]
 
 
@@ -63,7 +65,10 @@ def newest_captures(session: Session, *, each: int) -> dict[str, list[Capture]]:
     placed = select(models.Capture.id, place).join(models.Run, models.Run.id == models.Capture.run_id).subquery()
     wanted = select(placed.c.id).where(placed.c.place <= checked_limit(each))
     found: dict[str, list[Capture]] = {
-        name: [] for name in session.scalars(select(models.Workflow.name).order_by(models.Workflow.name))
+        name: []
+        for name in session.scalars(
+            select(models.Workflow.name).where(models.Workflow.fleet_id.is_(None)).order_by(models.Workflow.name)
+        )
     }
     captures = select(models.Capture).options(*_WHOLE).where(models.Capture.id.in_(wanted)).order_by(*newest_first)
     for capture in session.scalars(captures):

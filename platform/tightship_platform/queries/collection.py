@@ -31,7 +31,9 @@ SKEW_NS = 5 * NS_PER_S
 def read_collection(session: Session, *, now: int | None = None) -> CollectionHealth:
     """What is delivered, waits and failed now, for as much of it as the caller's team may see."""
     now = now_ns() if now is None else now
-    hosts = session.scalars(select(models.Host).where(not_forgotten()).order_by(models.Host.last_seen_ns)).all()
+    hosts = session.scalars(
+        select(models.Host).where(not_forgotten(), models.Host.fleet_id.is_(None)).order_by(models.Host.last_seen_ns)
+    ).all()
     live_since_ns = now - ALIVE_NS
     shown = sorted(hosts, key=lambda host: (host.last_seen_ns >= live_since_ns, -(_count(host, "spool_entries") or 0)))
     shown = shown[:HOSTS_AT_ONCE]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, false, func, literal, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Select, exists, false, func, literal, or_, select, type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_platform.database import models
-from tightship_platform.errors import Invalid
+from tightship_platform.errors import Invalid, NotFound
 from tightship_platform.results.filters import Filters
 
 Conditions = list[ColumnElement[bool]]
@@ -40,8 +40,31 @@ def checked_state(filters: Filters, states: Iterable[str]) -> str | None:
     return filters.state
 
 
+def in_fleet(
+    session: Session, filters: Filters, fleet_id: ColumnElement[Any] | InstrumentedAttribute[Any]
+) -> ColumnElement[bool]:
+    """Rows of the fleet that is asked for; without a name, of the live one.
+
+    :raises NotFound: there is no such imported fleet, or none that the session may see.
+    """
+    if filters.fleet is None:
+        return fleet_id.is_(None)
+    found = session.scalar(select(models.Fleet.id).where(models.Fleet.name == filters.fleet))
+    if found is None:
+        raise NotFound("fleet", filters.fleet, "see `tightship account --by fleet`")
+    return fleet_id == found
+
+
+def of_fleet(session: Session, filters: Filters, run_id: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """Rows of a run of the fleet that is asked for.
+
+    :param run_id: names the run. Each row's run is looked up, so that no list reads all runs.
+    """
+    return exists().where(models.Run.id == run_id, in_fleet(session, filters, models.Run.fleet_id))
+
+
 def of_runs(session: Session, filters: Filters) -> Conditions:
-    """Runs that meet all that is said of runs, except for state, times and rule."""
+    """Runs that meet all that is said of runs, except for fleet, state, times and rule."""
     run = models.Run
     exact = (
         (run.user_name, filters.user),

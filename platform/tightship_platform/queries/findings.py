@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from tightship_platform.database import ids, models
-from tightship_platform.queries.filtered import among_runs, checked_state, within
+from tightship_platform.queries.filtered import among_runs, checked_state, of_fleet, within
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.codec import decode
@@ -45,6 +45,8 @@ def list_findings(
         wanted = wanted.where(models.Finding.rule == filters.rule)
     if run is not None:
         wanted = wanted.where(models.Finding.run_id == find_run(session, run).id)
+    if run is None or filters.fleet is not None:  # a run that is named is of whatever fleet it is
+        wanted = wanted.where(of_fleet(session, filters, models.Finding.run_id))
     if after is not None:
         last = _find(session, after)
         wanted = wanted.where(following(_LARGEST_FIRST, (last.share_frac, last.value, last.id)))

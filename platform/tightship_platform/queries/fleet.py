@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from itertools import groupby, pairwise
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import PastAccount, Run, RunAccount, Workflow
 from tightship_platform.errors import Invalid
+from tightship_platform.queries.filtered import in_fleet
+from tightship_platform.results.filters import Filters
 from tightship_platform.results.fleet import FleetAccount, FleetSlice
 from tightship_platform.samples.past_accounts import spent_until
 from tightship_platform.samples.retention import DAY_NS, day_of
@@ -31,11 +33,14 @@ NO_TEAM = "(no team)"
 Counts = defaultdict[str, int]
 
 
-def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> FleetAccount:
+def fleet_account(session: Session, *, since_ns: int, until_ns: int, fleet: str | None = None) -> FleetAccount:
     """Device time of the period by bucket, in all, by team, by workflow and over time. Every part sums to the whole.
 
+    :param fleet: an imported one; None: the live one.
     :raises Invalid: the period is empty.
+    :raises NotFound: there is no such fleet.
     """
+    of_fleet = in_fleet(session, Filters(fleet=fleet), Run.fleet_id)
     if not since_ns < until_ns:
         raise Invalid("Period", f"{since_ns} to {until_ns}", "since_ns before until_ns")
     width_ns = _width(since_ns, until_ns)
@@ -59,12 +64,13 @@ def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> FleetAcc
             for counts in (total, teams[team or NO_TEAM], workflows[workflow]):
                 counts[bucket] += reported - before
 
-    rows = session.execute(_accounts(since_ns, until_ns))
+    rows = session.execute(_accounts(since_ns, until_ns).where(of_fleet))
     for (_, run_simulated, start_ns, end_ns, workflow, team), of_run in groupby(rows, key=lambda row: row[:6]):
         runs += 1
         simulated = simulated or bool(run_simulated)
         add(start_ns, end_ns, workflow, team, ((bucket, device_ns) for *_, bucket, device_ns in of_run))
-    for past in session.scalars(_past_accounts(since_ns, until_ns)):
+    # Of an imported fleet nothing stays of what was removed.
+    for past in session.scalars(_past_accounts(since_ns, until_ns)) if fleet is None else ():
         runs += past.runs if past.day_ns >= day_of(since_ns) else 0
         simulated = simulated or past.simulated
         add(past.day_ns, past.day_ns + DAY_NS, past.workflow, past.team, past.buckets.items())
@@ -73,7 +79,7 @@ def fleet_account(session: Session, *, since_ns: int, until_ns: int) -> FleetAcc
         until_ns=until_ns,
         device_ns=sum(total.values()),
         runs=runs,
-        unaccounted_runs=_unaccounted(session, since_ns, until_ns),
+        unaccounted_runs=_unaccounted(session, since_ns, until_ns, of_fleet),
         buckets=_all_buckets(total),
         by_team=_largest_first(teams),
         by_workflow=_largest_first(workflows),
@@ -110,10 +116,13 @@ def _past_accounts(since_ns: int, until_ns: int) -> Select[PastAccount]:
     return select(PastAccount).where(*within).order_by(PastAccount.day_ns)
 
 
-def _unaccounted(session: Session, since_ns: int, until_ns: int) -> int:
+def _unaccounted(session: Session, since_ns: int, until_ns: int, of_fleet: ColumnElement[bool]) -> int:
     life_end = func.coalesce(Run.end_ns, Run.last_seen_ns)
     wanted = select(func.count()).where(
-        Run.start_ns < until_ns, or_(life_end > since_ns, Run.start_ns >= since_ns), Run.accounted_ns.is_(None)
+        Run.start_ns < until_ns,
+        or_(life_end > since_ns, Run.start_ns >= since_ns),
+        Run.accounted_ns.is_(None),
+        of_fleet,
     )
     return session.scalar(wanted.select_from(Run)) or 0
 

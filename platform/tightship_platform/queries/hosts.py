@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from tightship_platform.database import models
-from tightship_platform.queries.filtered import among_runs, checked_state, with_rule, within, without
+from tightship_platform.queries.filtered import among_runs, checked_state, in_fleet, with_rule, within, without
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results.codec import decode
 from tightship_platform.results.filters import ALL, Filters
@@ -42,7 +42,7 @@ def list_hosts(
     now = now_ns() if now is None else now
     state = checked_state(filters, HostState)
     wanted = select(models.Host).options(selectinload(models.Host.devices)).order_by(models.Host.name)
-    wanted = wanted.where(not_forgotten())
+    wanted = wanted.where(not_forgotten(), in_fleet(session, filters, models.Host.fleet_id))
     of_runs = among_runs(session, without(filters, "host"), models.Host.name, models.Run.host_name, *with_rule(filters))
     wanted = wanted.where(*of_runs, *within(filters, models.Host.last_seen_ns))
     if filters.host is not None:

@@ -11,21 +11,21 @@ from sqlalchemy.orm import Session, joinedload
 from tightship_platform.database import ids, models
 from tightship_platform.errors import Invalid
 from tightship_platform.queries.allocations import held_intervals, held_ns
-from tightship_platform.queries.filtered import checked_state, of_runs, with_rule, within
+from tightship_platform.queries.filtered import checked_state, in_fleet, of_runs, with_rule, within
 from tightship_platform.queries.offload import offload_of
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.results.codec import decode
 from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.results.host import Device
 from tightship_platform.results.run import Run, RunDetail, RunRank
-from tightship_platform.vocabulary import Bucket, RunState
+from tightship_platform.vocabulary import LIVE, Bucket, RunState
 
 MAX_LIMIT = 10_000
 _NEWEST_FIRST = ((models.Run.start_ns, True), (models.Run.id, True))
 
 
 def list_runs(session: Session, filters: Filters = ALL, *, after: str | None = None, limit: int = 200) -> list[Run]:
-    """Runs, newest first; times are those of their starts.
+    """Runs of a fleet, newest first; times are those of their starts.
 
     :param after: those that come after this one: the last one of the page before.
     :raises Invalid: no such state, or a limit out of range.
@@ -33,6 +33,7 @@ def list_runs(session: Session, filters: Filters = ALL, *, after: str | None = N
     """
     state = checked_state(filters, RunState)
     wanted = select(models.Run).options(joinedload(models.Run.workflow)).order_by(*ordered(_NEWEST_FIRST))
+    wanted = wanted.where(in_fleet(session, filters, models.Run.fleet_id))
     wanted = wanted.where(*of_runs(session, filters), *with_rule(filters), *within(filters, models.Run.start_ns))
     if after is not None:
         last = find_run(session, after)
@@ -56,6 +57,7 @@ def get_run(session: Session, key: str) -> RunDetail:
         ranks=decode(list[RunRank], run.ranks, f"Ranks of run {run.key}"),
         error=run.error,
         oom_kills=run.oom_kills,
+        fleet=fleet_name(session, run.fleet_id),
         last_seen_ns=run.last_seen_ns,
         last_step_ns=session.scalar(
             select(func.max(models.StepStat.last_step_ns)).where(models.StepStat.run_id == run.id)
@@ -71,6 +73,11 @@ def find_run(session: Session, key: str) -> models.Run:
     :raises Ambiguous: several ids begin so.
     """
     return ids.find_one(session, ids.RUN, select(models.Run).options(joinedload(models.Run.workflow)), key)
+
+
+def fleet_name(session: Session, fleet_id: int | None) -> str:
+    """Name of the fleet of a row; another team's is not shown."""
+    return LIVE if fleet_id is None else session.scalar(select(models.Fleet.name).filter_by(id=fleet_id)) or "imported"
 
 
 def checked_limit(limit: int) -> int:

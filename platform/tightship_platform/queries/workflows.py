@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database import models
 from tightship_platform.errors import NotFound
-from tightship_platform.queries.filtered import among_runs, checked_state, with_rule, within, without
+from tightship_platform.queries.filtered import among_runs, checked_state, in_fleet, with_rule, within, without
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
 from tightship_platform.results.filters import ALL, Filters
@@ -50,6 +50,7 @@ def list_workflows(
     of_runs = [*with_rule(filters), *([] if state is None else [models.Run.state == state])]
     of_itself = [column == value for name, column in _OWN.items() if (value := getattr(filters, name)) is not None]
     wanted = wanted.where(
+        in_fleet(session, filters, models.Workflow.fleet_id),
         *of_itself,
         *among_runs(session, without(filters, *_OWN), models.Workflow.id, models.Run.workflow_id, *of_runs),
         *within(filters, counts.c.last),

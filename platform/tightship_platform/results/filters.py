@@ -11,12 +11,13 @@ from datetime import UTC, datetime, tzinfo
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.units import NS_PER_S, now_ns, parse_time_ns
+from tightship_platform.vocabulary import LIVE
 
 MOST_LABELS = 16
 MOST_WORDS = 8
 SEARCH_MAX = 500
 """Characters of a search."""
-NAMES = ("workflow", "team", "owner", "user", "host", "job_id")
+NAMES = ("fleet", "workflow", "team", "owner", "user", "host", "job_id")
 _COMMIT = re.compile(r"[0-9a-f]{4,64}")
 _RULE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _TERM = re.compile(r'(?:[^\s"]|"[^"]*")+')
@@ -31,6 +32,8 @@ class Filters:
     until_ns: int | None = None
     """Before this, likewise."""
     state: str | None = None
+    fleet: str | None = None
+    """An imported fleet; without it only what is live is shown."""
     workflow: str | None = None
     team: str | None = None
     owner: str | None = None
@@ -69,6 +72,7 @@ class FilterTexts:
     since: str | None = None
     until: str | None = None
     state: str | None = None
+    fleet: str | None = None
     workflow: str | None = None
     team: str | None = None
     owner: str | None = None
@@ -105,6 +109,7 @@ class FilterTexts:
             since_ns=since_ns,
             until_ns=until_ns,
             state=self.state or None,
+            fleet=imported_fleet(self.fleet),
             workflow=validation.optional_name("workflow", self.workflow),
             team=validation.optional_name("team", self.team),
             owner=validation.optional_name("owner", self.owner),
@@ -143,6 +148,14 @@ class FilterTexts:
 FIELDS = tuple(field.name for field in fields(FilterTexts))
 """Names of filters in queries; the command line writes a dash for the underscore."""
 _IN_SEARCH = frozenset(FIELDS) - {"label", "search"}
+
+
+def imported_fleet(text: str | None) -> str | None:
+    """The imported fleet that is asked for; None: the live one.
+
+    :raises Invalid: it is no name.
+    """
+    return None if text == LIVE else validation.optional_name("fleet", text)
 
 
 def _iso(time_ns: int) -> str:

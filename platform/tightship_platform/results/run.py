@@ -20,7 +20,8 @@ class Run:
     owner: str | None
     """Owner of the workflow; null: none was given."""
     state: str
-    """`running`, `finished`, `failed` or `lost`."""
+    """`running`, `finished`, `failed` or `lost`; of an imported fleet also `cancelled`, `timeout`, `out_of_memory` or
+    `unknown`."""
     reason: str | None
     """Why it failed or was lost; null where nothing is known or nothing went wrong."""
     exit_code: int | None
@@ -101,6 +102,8 @@ class RunDetail(Run):
     """The command that was launched; empty: nobody reported it."""
     source: str
     """`launch`, `agent` where only an agent has reported it so far, or `import:<format>`."""
+    fleet: str
+    """`live`, or the name of the imported fleet that it is of."""
     ranks: list[RunRank]
     """Its training processes as last reported; empty: none reported."""
     error: str | None

@@ -10,6 +10,7 @@ from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database import models, ranked_workflows
 from tightship_platform.database.audit import audit
 from tightship_platform.queries import opportunities
+from tightship_platform.results.filters import imported_fleet
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import OpportunityState, Scope
@@ -25,11 +26,11 @@ class StateChange:
 
 
 @router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=list[Opportunity])
-def list_opportunities(database: Db, after: int | None = None, limit: int = 1000) -> Answer:
-    """Opportunities, the first in the ranking first; of those after the opportunity `after`, the last one of the page
-    before."""
+def list_opportunities(database: Db, fleet: str | None = None, after: int | None = None, limit: int = 1000) -> Answer:
+    """Opportunities of the live fleet, or of an imported one, the first in the ranking first; of those after the
+    opportunity `after`, the last one of the page before."""
     with database.session() as session:
-        return Answer(opportunities.list_opportunities(session, after=after, limit=limit))
+        return Answer(opportunities.list_opportunities(session, fleet=imported_fleet(fleet), after=after, limit=limit))
 
 
 @router.post("/opportunities/{key}/state", dependencies=[needs(Scope.APPLY)], response_model=Opportunity)

@@ -20,6 +20,7 @@ from tightship_platform.database.models.findings import (
     RankedWorkflow,
     Verification,
 )
+from tightship_platform.database.models.fleets import Fleet, FleetPart, RunActivity
 from tightship_platform.database.models.inventory import Device, Host
 from tightship_platform.database.models.metrics import (
     DirtyHour,
@@ -46,6 +47,8 @@ __all__ = [
     "Device",
     "DirtyHour",
     "Finding",
+    "Fleet",
+    "FleetPart",
     "Host",
     "HostSample",
     "Installation",
@@ -60,6 +63,7 @@ __all__ = [
     "Rollup",
     "Run",
     "RunAccount",
+    "RunActivity",
     "RunSample",
     "Sample",
     "SecondPass",

@@ -26,6 +26,8 @@ class Host(Base):
     """The token that it belongs to; null: none but an administrator's has reported it."""
     forgotten_ns: Mapped[int | None] = mapped_column(BigInteger)
     """Its `last_seen_ns` when it was forgotten because of its age; it is there again once it is heard of."""
+    fleet_id: Mapped[int | None] = mapped_column(BigInteger)
+    """The imported fleet that it is of; null: the live one."""
 
     devices: Mapped[list[Device]] = relationship(back_populates="host", cascade="all, delete-orphan")
 

@@ -16,6 +16,9 @@ UNSETTLED = text("accounted_ns IS NULL OR end_ns IS NULL OR accounted_ns < end_n
 UNJUDGED = text("accounted_ns IS NOT NULL AND (judged_ns IS NULL OR judged_ns < accounted_ns)")
 """Runs whose account is newer than what the rules on samples looked at."""
 
+IMPORTED = text("fleet_id IS NOT NULL")
+"""Runs of imported fleets."""
+
 
 class Workflow(Base):
     """Recurring work: all runs of one name."""
@@ -27,6 +30,8 @@ class Workflow(Base):
     team: Mapped[str | None] = mapped_column(String(200))
     owner: Mapped[str | None] = mapped_column(String(200))
     labels: Mapped[json_dict]
+    fleet_id: Mapped[int | None] = mapped_column(BigInteger)
+    """The imported fleet that its runs are of; null: the live one."""
 
     runs: Mapped[list[Run]] = relationship(back_populates="workflow")
 
@@ -46,6 +51,7 @@ class Run(Base):
             postgresql_ops={"labels": "jsonb_path_ops"},
             info={"dialect": "postgresql"},
         ).ddl_if(dialect="postgresql"),
+        Index("ix_run_fleet_id_start_ns", "fleet_id", "start_ns", postgresql_where=IMPORTED, sqlite_where=IMPORTED),
         Index("ix_run_unsettled", "id", postgresql_where=UNSETTLED, sqlite_where=UNSETTLED),
         Index("ix_run_unjudged", "id", postgresql_where=UNJUDGED, sqlite_where=UNJUDGED),
     )
@@ -70,6 +76,8 @@ class Run(Base):
     source: Mapped[str] = mapped_column(String(40), default="launch")
     """`launch`, or `import:<format>`."""
     simulated: Mapped[bool] = mapped_column(Boolean, default=False)
+    fleet_id: Mapped[int | None] = mapped_column(BigInteger)
+    """The imported fleet that it is of; null: the live one."""
     host_name: Mapped[str | None] = mapped_column(String(200))
     """The host that first reported it, whose agent alone reports on it and takes its captures."""
     user_name: Mapped[str | None] = mapped_column(String(200))

@@ -21,6 +21,7 @@ from tightship_platform.database.models import (
     Action,
     Capture,
     CaptureSchedule,
+    FleetPart,
     Opportunity,
     Plan,
     RemovedRun,
@@ -142,7 +143,10 @@ def _remove_rows(session: Session, run: Run, *, keeps_names: bool) -> None:
     account = {
         row.bucket: row.device_ns for row in session.scalars(select(RunAccount).where(RunAccount.run_id == run.id))
     }
-    past_accounts.keep(session, run, account, keeps_names=keeps_names)
+    if run.fleet_id is None:
+        past_accounts.keep(session, run, account, keeps_names=keeps_names)
+    else:  # an import may bring it back
+        _delete(session, FleetPart, FleetPart.fleet_id == run.fleet_id)
     plans = session.scalars(select(Action.plan_id).where(Action.run_id == run.id, Action.plan_id.is_not(None))).all()
     _delete(session, Action, Action.run_id == run.id)
     _delete(session, Plan, and_(Plan.id.in_(plans), ~exists().where(Action.plan_id == Plan.id)))

@@ -1,0 +1,49 @@
+"""Times and numbers as tables write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal, InvalidOperation
+
+from tightship_platform.units import NS_PER_S
+
+NO_TIME = "not a time"
+TWICE = "a time that the zone has twice or not at all; write seconds since 1970 (sacct: SLURM_TIME_FORMAT=%s)"
+_MOST_S = Decimal(10) ** 12
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def decimal_of(text: str) -> Decimal | None:
+    """A finite number; None: it is none."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def seconds_ns(text: str) -> int | None:
+    """A time in seconds since 1970, with any decimals, as nanoseconds; None: it is none."""
+    number = decimal_of(text)
+    return None if number is None or not 0 < number < _MOST_S else int(number * NS_PER_S)
+
+
+def time_ns(text: str, zone: tzinfo | None) -> int | str:
+    """Seconds since 1970, or ISO 8601, as nanoseconds; text: what is wrong with it.
+
+    :param zone: of a time that names none; None: UTC.
+    """
+    seconds = seconds_ns(text)
+    if seconds is not None:
+        return seconds
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            both = [at.replace(tzinfo=zone or UTC, fold=fold).astimezone(UTC) for fold in (0, 1)]
+            if both[0] != both[1]:
+                return TWICE
+            at = both[0]
+    except (ValueError, OverflowError):
+        return NO_TIME
+    micros = (at - _EPOCH) // timedelta(microseconds=1)
+    return micros * 1000 if micros > 0 else NO_TIME

@@ -1,0 +1,136 @@
+"""`tightship import` and `tightship account` against a real server: what is printed, what is left, what goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_calls import Served, ok, serving
+from click.testing import CliRunner, Result
+from made_history import SACCT, TWO, account_all, archive, duty, memory, written
+
+from tightship_collectors.commands.import_history import import_history
+from tightship_platform.commands.account import account
+from tightship_platform.commands.lists import runs
+from tightship_platform.errors import Invalid, TightshipError
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def served(platform_env: Any) -> Iterator[Served]:
+    with serving(platform_env.settings) as made:
+        yield made
+
+
+@pytest.fixture
+def call(served: Served, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs a command against `served`; an expected error is raised."""
+    monkeypatch.setenv("TIGHTSHIP_SERVER", served.url)
+
+    def run(command: Any, *arguments: object) -> Result:
+        result = CliRunner().invoke(command, [str(one) for one in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+def settle(served: Served) -> None:
+    with served.database.session() as session:
+        account_all(session)
+
+
+def jobs(path: Path, *more: str) -> Path:
+    rows = (
+        f"{number}|{number}|train|ann|vision|{state}|2025-03-01T10:00:00|2025-03-01T1{number}:00:00||0:0|{TWO}|n[1-2]"
+        for number, state in ((1, "COMPLETED"), (2, "TIMEOUT"))
+    )
+    return written(path, SACCT, *rows, *more)
+
+
+def test_a_history_is_imported_shown_by_itself_and_accounted_for(served: Served, call: Call, tmp_path: Path) -> None:
+    path = jobs(tmp_path / "jobs.txt", "half a row", *[f"9|9|x||||{n}|||||" for n in range(7)])
+    refused = tmp_path / "refused.tsv"
+    said = call(import_history, "slurm-sacct", path, "--name", "old", "--refused", refused)
+    assert "old: 2 runs" in said.stdout
+    assert "assumes: times without a zone are UTC" in said.stdout
+    assert "left out: 1 row: not 12 columns" in said.stderr
+    assert "jobs.txt:4: half a row" in said.stderr
+    assert "--refused FILE lists them all" in said.stderr, "five of a reason are enough for a terminal"
+    assert len(refused.read_text().splitlines()) == 8
+    settle(served)
+    assert json.loads(call(runs, "--json").stdout) == []
+    listed = json.loads(call(runs, "--fleet", "old", "--json").stdout)
+    assert {run["state"] for run in listed} == {"finished", "timeout"}
+    groups = json.loads(call(account, "--by", "state", "--fleet", "old", "--json").stdout)
+    assert {group["key"]: group["device_ns"] // 3600_000_000_000 for group in groups} == {"timeout": 4, "finished": 2}
+    keys = ["key", "runs", "devices", "device_ns", "busy_ns", "idle_ns", "unmeasured_ns", "buckets"]
+    assert [list(group) for group in groups] == [keys] * 2
+    table = call(account).stdout
+    assert "old: imported from slurm-sacct" in table
+    assert "assumes: " in table, "what is assumed stands beside the figures"
+    assert "left out: 1 row: not 12 columns" in table
+    assert "assumes: " not in call(account, "--fleet", "live").stdout
+    again = call(import_history, "slurm-sacct", path, "--name", "old")
+    assert "all of it was there already" in again.stdout
+    with served.http() as http:
+        [fleet] = ok(http.get("/fleets"))
+        assert (fleet["fleet"], fleet["runs"], fleet["unaccounted_runs"]) == ("old", 2, 0)
+        assert ok(http.get("/fleet", params={"fleet": "old"}))["device_ns"] == 6 * 3600_000_000_000
+        assert http.get("/runs", params={"fleet": "none"}).status_code == 404
+
+
+def test_pods_and_their_assumption(served: Served, call: Call, tmp_path: Path) -> None:
+    archive(tmp_path / "pod_gpu_duty_cycle_anon.tar.gz", duty({"aa": [(step, 1.0) for step in range(30)]}))
+    archive(tmp_path / "pod_gpu_memory_used_bytes_anon.tar.gz", memory({"aa": [(0, 5.0)]}))
+    made = json.loads(call(import_history, "alibaba-genai", tmp_path, "--json").stdout)
+    assert made["runs"] == 1
+    settle(served)
+    with served.http() as http:
+        [fleet] = ok(http.get("/fleets"))
+    assert fleet["long_idle_ns"] == fleet["device_ns"] == 30 * 57 * 10**9
+    assert fleet["assumptions"][0].startswith("one device per pod")
+    assert "one device per pod" in call(account).stdout
+
+
+def test_of_half_a_file_what_is_whole_is_imported(served: Served, call: Call, tmp_path: Path) -> None:
+    path = jobs(tmp_path / "jobs.txt")
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(TightshipError, match="ends in the middle") as error:
+        call(import_history, "slurm-sacct", path, "--name", "old")
+    assert error.value.exit_code == 2
+    with served.http() as http:
+        assert len(ok(http.get("/runs", params={"fleet": "old"}))) == 1
+        assert ok(http.get("/fleets"))[0]["imported_ns"] is None
+        call(import_history, "slurm-sacct", jobs(path), "--name", "old")
+        assert len(ok(http.get("/runs", params={"fleet": "old"}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("slurm-sacct", "nowhere.txt"), "exists"),
+        (("slurm-sacct", "other.txt"), "sacct --parsable2"),
+        (("alibaba-genai", "."), "duty_cycle"),
+        (("csv", "other.txt"), "run, start, end"),
+        (("csv", "jobs.txt", "--zone", "Mars/Base"), "time zone"),
+        (("slurm-sacct", "jobs.txt", "--name", "live"), "other than 'live'"),
+        (("slurm-sacct", "empty.txt"), "none of them a run"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs(tmp_path / "jobs.txt")
+    written(tmp_path / "other.txt", "hello")
+    written(tmp_path / "empty.txt", SACCT)
+    with pytest.raises((Invalid, TightshipError), match=why) as error:
+        call(import_history, *arguments)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
