@@ -185,6 +185,8 @@ NOT_RUN = {
         "tightship token enrol gpu17": "a second host; docs/first-fleet.md, which is run, has it",
         "docker buildx imagetools": "containers",
     },
+    "docs/import.md": {"sacct -aP": "a Slurm's accounting; tests/collectors/importers reads such files"},
+    "docs/standards.md": {"tightship token create prometheus": "a second Prometheus; its own tests"},
     "docs/analyze.md": {"tightship analyze s3://": "a bucket"},
     "docs/offload.md": {
         "export OMP_NUM_THREADS=1 ": "minutes; tests/offload/job/test_from_capture_to_window.py does it small",

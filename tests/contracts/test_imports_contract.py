@@ -35,9 +35,10 @@ from tightship_platform.queries.opportunities import list_opportunities
 from tightship_platform.queries.runs import get_run, list_runs
 from tightship_platform.queries.workflows import list_workflows
 from tightship_platform.results.filters import Filters
+from tightship_platform.results.imported import FleetRecord, ImportedDevice, ImportedPart, ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import AccountBy, FleetFormat
-from tightship_platform.wire import Batch, FleetRecord, ImportedDevice, ImportedPart, ImportedRun, ImportedSamples
+from tightship_platform.wire import Batch
 
 STEP = STEP_S * NS_PER_S
 PODS = {
@@ -291,7 +292,7 @@ def by_hand(spans: list[list[int]], samples: dict[int, float | None], most_ns: i
     for start, end in spans:
         times = sorted(time for time, value in samples.items() if start <= time < end and value is not None)
         stretch = last = 0
-        for at, after in zip(times, [*times[1:], end], strict=True):
+        for at, after in zip(times, [*times, end][1:], strict=True):
             until = min(after, at + most_ns, end)
             value = samples[at] or 0.0
             measured += until - at

@@ -16,7 +16,7 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Device, DirtyHour, Host, Sample
 from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.errors import Forbidden
-from tightship_platform.ingest.measured import MeasuredHost, apply_measured, by_host, find_devices
+from tightship_platform.ingest.standards.measured import MeasuredHost, apply_measured, by_host, find_devices
 from tightship_platform.ingest.standards.places import Place
 from tightship_platform.queries.samples import list_samples
 from tightship_platform.results.filters import Filters

@@ -21,11 +21,11 @@ from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.codec import decode
 from tightship_platform.results.fleet import ImportedFleet
+from tightship_platform.results.imported import FleetRecord, FleetStored, ImportedPart, ImportedRun, ImportedSamples
 from tightship_platform.settings import load_settings
 from tightship_platform.text import printable
 from tightship_platform.units import format_ns, plural
 from tightship_platform.vocabulary import FleetFormat
-from tightship_platform.wire import FleetRecord, FleetStored, ImportedPart, ImportedRun, ImportedSamples
 
 if TYPE_CHECKING:
     from tightship_platform.client import ApiClient

@@ -16,9 +16,9 @@ from tightship_collectors.importers.lines import Table
 from tightship_collectors.importers.source import Meter, Options, Refused, Source
 from tightship_collectors.importers.times import decimal_of, seconds_ns
 from tightship_platform.errors import Invalid
+from tightship_platform.results.imported import ImportedDevice, ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import FleetFormat, RunState
-from tightship_platform.wire import ImportedDevice, ImportedRun, ImportedSamples
 
 DUTY = "pod_gpu_duty_cycle_anon"
 MEMORY = "pod_gpu_memory_used_bytes_anon"

@@ -11,11 +11,11 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 
 from tightship_collectors.importers.lines import Table
-from tightship_collectors.importers.source import Holdings, Options, Refused, Source
+from tightship_collectors.importers.source import HeldDevices, Options, Refused, Source
 from tightship_collectors.importers.times import decimal_of, time_ns
+from tightship_platform.results.imported import ImportedDevice, ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import FleetFormat, RunState
-from tightship_platform.wire import ImportedDevice, ImportedRun, ImportedSamples
 
 RUNS, SAMPLES = "runs.csv", "samples.csv"
 RUN_COLUMNS = ("run", "start", "end")
@@ -52,7 +52,7 @@ def open_source(path: Path, options: Options) -> Source:
 
 def _items(runs: Table, samples: Table | None, source: Source, zone: tzinfo) -> Iterator[ImportedRun | ImportedSamples]:
     made: dict[str, ImportedRun] = {}
-    held = Holdings()
+    held = HeldDevices()
     for row in runs:
         source.rows += 1
         wrong = _add(row, made, held, zone, names_devices=source.names_devices)
@@ -65,7 +65,7 @@ def _items(runs: Table, samples: Table | None, source: Source, zone: tzinfo) -> 
 
 
 def _add(
-    row: dict[str, str], made: dict[str, ImportedRun], held: Holdings, zone: tzinfo, *, names_devices: bool
+    row: dict[str, str], made: dict[str, ImportedRun], held: HeldDevices, zone: tzinfo, *, names_devices: bool
 ) -> tuple[str, str] | None:
     """Take a row; what is wrong with it, and the value."""
     run, state = row["run"], row.get("state") or RunState.UNKNOWN.value

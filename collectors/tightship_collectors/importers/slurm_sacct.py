@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tightship_collectors.importers.hostlist import expand
 from tightship_collectors.importers.lines import Table
-from tightship_collectors.importers.source import Holdings, Options, Refused, Source
+from tightship_collectors.importers.source import HeldDevices, Options, Refused, Source
 from tightship_collectors.importers.times import time_ns
+from tightship_platform.results.imported import ImportedDevice, ImportedRun
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import FleetFormat, RunState
-from tightship_platform.wire import ImportedDevice, ImportedRun
 
 SACCT = ("JobID", "State", "Start", "End", "AllocTRES")
 SUPERCLOUD = ("id_job", "state", "time_start", "time_end", "tres_alloc", "nodelist")
@@ -112,7 +112,7 @@ def _runs(
     table: Table, source: Source, job_of: Callable[[dict[str, str]], _Job | str], options: Options
 ) -> Iterator[ImportedRun]:
     seen: set[str] = set()
-    held = Holdings()
+    held = HeldDevices()
     others: Counter[str] = Counter()
     for row in table:
         source.rows += 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 
+from tightship_platform.results.imported import ImportedRun, ImportedSamples
 from tightship_platform.vocabulary import FleetFormat
-from tightship_platform.wire import ImportedRun, ImportedSamples
 
 MAX_LISTED = 10_000
 """Refused rows that are listed; all are counted."""
@@ -79,7 +79,7 @@ Open = Callable[[Path, Options], Source]
 """Opens a source. :raises Invalid: it is not of this format."""
 
 
-class Holdings:
+class HeldDevices:
     """When each device is held, to see whether a row would have it held by two runs at once."""
 
     def __init__(self) -> None:

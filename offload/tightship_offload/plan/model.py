@@ -431,10 +431,8 @@ class Plan(Section):
 
 
 def are_blocks(kinds: Sequence[object]) -> bool:
-    """Whether the children of a ModuleList or Sequential are repeated blocks, by the classes of those with parameters.
-
-    The one rule by which layers are found, in a model as in a trace.
-    """
+    """Whether the children of a ModuleList or Sequential are repeated blocks, by the classes of those with parameters:
+    the one rule by which layers are found, in a model as in a trace."""
     return len(kinds) > 1 and len(set(kinds)) == 1
 
 
@@ -495,9 +493,8 @@ def hardware_differences(planned: Machine, found: Machine) -> list[str]:
         ("host memory", planned.host_bytes, found.host_bytes),
     ):
         if have < want * least:
-            said.append(
-                f"the plan counts on {want / 2**30:.1f} GiB of {what}, this machine allows {have / 2**30:.1f} GiB"
-            )
+            counted, allowed = f"{want / 2**30:.1f} GiB", f"{have / 2**30:.1f} GiB"
+            said.append(f"the plan counts on {counted} of {what}, this machine allows {allowed}")
     if found.cores < planned.cores:
         said.append(f"the plan counts on {planned.cores} cores, this machine has {found.cores}")
     return said

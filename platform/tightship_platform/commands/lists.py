@@ -194,14 +194,14 @@ def samples(
     form.show(
         lambda: _ask(list[Sample], "/samples", filters, limit=limit, after=after, **named),
         lambda items: _tables().samples(items),
-        lambda: _no_sample(after, filters, named),
+        lambda: _no_sample(after, filters, is_about_one=any(named.values())),
     )
 
 
-def _no_sample(after: str | None, filters: FilterTexts, named: dict[str, Any]) -> str:
+def _no_sample(after: str | None, filters: FilterTexts, *, is_about_one: bool) -> str:
     if after is not None:
         return f"Nothing comes after {after}."
-    if filters == FilterTexts() and not any(named.values()):
+    if filters == FilterTexts() and not is_about_one:
         return "No sample of the last hour; --since 1d looks further back. On each host run: tightship agent"
     return "Nothing matches. What is there: tightship hosts; samples of the last hour: tightship samples"
 

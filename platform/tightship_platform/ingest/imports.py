@@ -33,11 +33,7 @@ from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing, add_together
 from tightship_platform.errors import Conflict, Forbidden, Gone, Invalid, NotFound
 from tightship_platform.redaction import hide_in_values
-from tightship_platform.samples import dirty_hours
-from tightship_platform.units import now_ns
-from tightship_platform.vocabulary import LIVE, DeviceKind, FleetFormat, RunState
-from tightship_platform.wire import (
-    ERROR_MAX,
+from tightship_platform.results.imported import (
     FleetRecord,
     FleetStored,
     ImportedDevice,
@@ -46,6 +42,10 @@ from tightship_platform.wire import (
     ImportedSamples,
     PartReceived,
 )
+from tightship_platform.samples import dirty_hours
+from tightship_platform.units import now_ns
+from tightship_platform.vocabulary import LIVE, DeviceKind, FleetFormat, RunState
+from tightship_platform.wire import ERROR_MAX
 
 NAME_MAX = 60
 """Longest name of a fleet: names of its hosts and workflows begin with it."""
@@ -335,7 +335,7 @@ def _put_runs(
             run.accounted_ns = None
 
 
-def _values(fleet: Fleet, run: ImportedRun, workflow_id: int) -> dict[str, Any]:
+def _values(fleet: Fleet, run: ImportedRun, workflow_id: int) -> Row:
     return {
         "workflow_id": workflow_id,
         "external_id": run.external_id,

@@ -8,7 +8,6 @@ comes through.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -61,7 +60,7 @@ def edit_run(session: Session, key: str, edit: RunEdit) -> Run:
             there = ", ".join(sorted(run.labels)) or "no label"
             raise Invalid("Label to remove", label, f"one that run {run.key} has: {there}")
     given = {label: value for label, value in edit.labels.items() if value is not None}
-    edits: dict[str, Any] = run.label_edits | edit.labels | hide_in_values(given)
+    edits: dict[str, str | None] = {**run.label_edits, **edit.labels, **hide_in_values(given)}
     labels = with_edits(run.labels, edits)
     for counted, what in ((labels, "labels of the run"), (edits, "edited labels of the run")):
         if len(counted) > MAX_LABELS:

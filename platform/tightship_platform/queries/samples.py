@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, RowMapping, Select, case, func, literal, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_platform.database.models import Allocation, Device, Host, HostSample, Run, RunSample
@@ -209,7 +209,7 @@ def _run_keys(session: Session, run_ids: set[int | None]) -> dict[int, str]:
     return {row.id: row.key for row in rows}
 
 
-def _values(row: Mapping[Any, Any], kind: _Kind, names: Sequence[str], keys: dict[int, str]) -> Iterator[Sample]:
+def _values(row: RowMapping, kind: _Kind, names: Sequence[str], keys: dict[int, str]) -> Iterator[Sample]:
     for name in names:
         if row[name] is not None:
             yield Sample(

@@ -10,8 +10,8 @@ from made_history import STEP_S, T0_S, archive, duty, memory, written
 from tightship_collectors.importers import alibaba_genai
 from tightship_collectors.importers.source import Options
 from tightship_platform.errors import Invalid
+from tightship_platform.results.imported import ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
-from tightship_platform.wire import ImportedRun, ImportedSamples
 
 PODS = {"aa": [(0, 0.0), (1, 50.0), (2, 0.0), (5, 100.0)], "bb": [(1, 4.0), (2, 0.0)]}
 STEP = STEP_S * NS_PER_S

@@ -10,8 +10,8 @@ from made_history import written
 from tightship_collectors.importers import csv_tables
 from tightship_collectors.importers.source import Options, Source
 from tightship_platform.errors import Invalid
+from tightship_platform.results.imported import ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
-from tightship_platform.wire import ImportedRun, ImportedSamples
 
 HEAD = "run,start,end,host,device,workflow,team,state,label.lr"
 FIRST = "a,2025-03-01T10:00:00Z,2025-03-01T11:00:00Z,h1,g0,train,vision,finished,3e-4"

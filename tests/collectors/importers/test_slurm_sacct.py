@@ -12,8 +12,8 @@ from tightship_collectors.importers import slurm_sacct
 from tightship_collectors.importers.hostlist import expand
 from tightship_collectors.importers.source import Options, Source
 from tightship_platform.errors import Invalid
+from tightship_platform.results.imported import ImportedRun
 from tightship_platform.units import NS_PER_S
-from tightship_platform.wire import ImportedRun
 
 HOUR = 3600 * NS_PER_S
 SUPERCLOUD = "id_job,id_user,nodelist,state,time_start,time_end,tres_alloc,job_type"

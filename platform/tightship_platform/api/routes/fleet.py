@@ -14,9 +14,9 @@ from tightship_platform.queries import account_groups, fleets
 from tightship_platform.queries import fleet as queries
 from tightship_platform.results.filters import imported_fleet
 from tightship_platform.results.fleet import AccountGroup, FleetAccount, ImportedFleet
+from tightship_platform.results.imported import FleetRecord, FleetStored, ImportedPart, PartReceived
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import AccountBy, Scope
-from tightship_platform.wire import FleetRecord, FleetStored, ImportedPart, PartReceived
 
 router = scoped_router("fleet")
 

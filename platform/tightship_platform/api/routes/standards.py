@@ -16,9 +16,9 @@ from tightship_platform.api.reply import Config, Db, count_stored_values
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import Forbidden, Invalid, TightshipError
-from tightship_platform.ingest.measured import apply_measured, by_host, find_devices
 from tightship_platform.ingest.standards.collected import Collected, Outcome, collect
 from tightship_platform.ingest.standards.compressed import from_gzip, from_snappy
+from tightship_platform.ingest.standards.measured import apply_measured, by_host, find_devices
 from tightship_platform.ingest.standards.otlp import read_protobuf
 from tightship_platform.ingest.standards.otlp_json import read_json
 from tightship_platform.ingest.standards.protobuf import write_bytes, write_number
@@ -52,7 +52,7 @@ async def _raw(request: Request) -> bytes:
 Raw = Annotated[bytes, Depends(_raw)]
 
 
-def _body(*kinds: str) -> dict[str, Any]:
+def _body(*kinds: str) -> Any:
     return {"requestBody": {"required": True, "content": {kind: {} for kind in kinds}}}
 
 

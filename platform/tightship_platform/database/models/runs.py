@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -88,7 +86,7 @@ class Run(Base):
     command: Mapped[json_list]
     labels: Mapped[json_dict]
     """As launched, with `label_edits` on top."""
-    label_edits: Mapped[dict[str, Any]] = mapped_column(JsonColumn, server_default="{}")
+    label_edits: Mapped[dict[str, str | None]] = mapped_column(JsonColumn, server_default="{}")
     """What somebody wrote over the labels that it was launched with: label → value; null: taken away."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     reason: Mapped[str | None] = mapped_column(Text)
