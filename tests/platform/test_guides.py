@@ -95,14 +95,14 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def at_work(reader: Reader, said: dict[str, str]) -> Reader:
+def at_work(reader: Reader, printed: dict[str, str]) -> Reader:
     """The same, with jobs: one trains, one has failed, one of four ranks hangs."""
     reader.work()
     return reader
 
 
 @pytest.fixture(scope="module")
-def said(reader: Reader) -> dict[str, str]:
+def printed(reader: Reader) -> dict[str, str]:
     """Page → what its blocks print. Whoever asks for it has read the main pages."""
     found = {}
     for page in SAYS:
@@ -112,10 +112,10 @@ def said(reader: Reader) -> dict[str, str]:
     return found
 
 
-def test_the_main_pages_lead_where_they_say(said: dict[str, str]) -> None:
+def test_the_main_pages_lead_where_they_say(printed: dict[str, str]) -> None:
     for page, shown in SAYS.items():
         for pattern in shown:
-            assert re.search(pattern, said[page], re.MULTILINE), f"{page} does not show {pattern}:\n{said[page]}"
+            assert re.search(pattern, printed[page], re.MULTILINE), f"{page} does not show {pattern}:\n{printed[page]}"
 
 
 def test_everyday_tasks_are_one_command_and_one_page_each(at_work: Reader) -> None:

@@ -1,4 +1,4 @@
-"""Brings the server the stacks that somebody asks for with `tightship why`, on a thread of its own."""
+"""Brings the server the stacks that somebody asks for with `tightship why`, on its own thread."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[str, Path]]:
             wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "both ranks' last step")
             yield run_dirs()[0].name, script
         finally:
-            # torchrun puts each rank into a session of its own.
+            # torchrun puts each rank into its own session.
             for process in [*psutil.Process(job.pid).children(recursive=True), job]:
                 process.kill()
 
