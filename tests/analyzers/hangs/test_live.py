@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from launching import TIGHTSHIP, run_dirs, start
 from waiting import wait_for
@@ -63,7 +63,9 @@ def hung(tmp_path: Path) -> Iterator[tuple[str, Path]]:
             wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "both ranks' last step")
             yield run_dirs()[0].name, script
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
+            launcher = psutil.Process(job.pid)  # torchrun gives each rank a session: the launcher's does not hold them
+            for process in [*launcher.children(recursive=True), launcher]:
+                process.kill()
 
 
 def why(*arguments: str) -> subprocess.CompletedProcess[str]:
