@@ -15,7 +15,8 @@ Fixtures
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
 skipped test of the marks postgres, redis, browser, torch or prometheus is a failed one.
 
-Of the cases of a test marked `sliced(n)`, n are drawn at random; `make explore` runs all of them. The same number in
+Of the cases of a test marked `sliced(n)`, n are drawn at random, and of those of all tests of a file that are marked
+`sliced(n, of="theme")` with one theme n together; `make explore` runs all of them. The same number in
 `TIGHTSHIP_SLICE`, which stands in the head of the run, draws the same ones.
 
 Tests marked `reference` need the reference data, whose folder `TIGHTSHIP_REFERENCE` names. Unset, they are deselected;
@@ -108,15 +109,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def _sliced_away(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """The cases of sliced tests that were not drawn."""
-    cases: dict[str, list[pytest.Item]] = {}
+    cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sliced"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, of_test in cases.items():
-        marker = of_test[0].get_closest_marker("sliced")
-        assert marker is not None
-        drawn = random.Random(f"{SLICE} {name}").sample(of_test, min(marker.args[0], len(of_test)))
-        yield from (item for item in of_test if item not in drawn)
+        if marker := item.get_closest_marker("sliced"):
+            test = item.nodeid.partition("[")[0]
+            theme = marker.kwargs.get("of")
+            name = test if theme is None else f"{test.partition('::')[0]} {theme}"
+            cases.setdefault((name, marker.args[0]), []).append(item)
+    for (name, count), alike in cases.items():
+        drawn = random.Random(f"{SLICE} {name}").sample(alike, min(count, len(alike)))
+        yield from (item for item in alike if item not in drawn)
 
 
 @pytest.hookimpl(tryfirst=True)

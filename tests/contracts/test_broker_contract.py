@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ import pytest
 from metric_text import figures_of
 from services import free_port
 from waiting import PATIENCE_S, wait_for
+from warm_tightship import Forked
 
 from tightship_platform.logs import set_request_id
 from tightship_platform.settings import Settings, load_settings
@@ -30,17 +29,25 @@ def settings(tmp_path: Path, broker_url: str) -> Settings:
     return load_settings({"TIGHTSHIP_HOME": str(tmp_path / "home"), "TIGHTSHIP_BROKER_URL": broker_url})
 
 
+class Worker(Forked):
+    """A worker that runs."""
+
+    def children(self, *, recursive: bool = False) -> list[psutil.Process]:
+        """The processes below it."""
+        return psutil.Process(self.pid).children(recursive=recursive)
+
+
 @contextmanager
-def worker(settings: Settings, log: Path, *options: str) -> Iterator[psutil.Process]:
+def worker(settings: Settings, log: Path, *options: str) -> Iterator[Worker]:
     """A running worker; killed with all its processes at the end."""
     env = os.environ | {"TIGHTSHIP_HOME": str(settings.home), "TIGHTSHIP_BROKER_URL": settings.broker_url}
     with log.open("ab") as out:
-        process = subprocess.Popen([sys.executable, str(WORKER), *options], env=env, stdout=out, stderr=out)
-    tree = psutil.Process(process.pid)
+        process = Worker(*options, env=env, stdout=out, stderr=out, script=WORKER)
     try:
-        yield tree
+        yield process
     finally:
-        family = [tree, *tree.children(recursive=True)] if process.poll() is None else []
+        family = process.children(recursive=True) if process.poll() is None else []
+        process.kill()
         for member in family:
             with_suppressed(member.kill)
         process.wait()

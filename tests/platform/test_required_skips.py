@@ -70,6 +70,21 @@ def test_case(case):
     with pathlib.Path(__file__).with_name("ran").open("a") as file: file.write(f"{case} ")
 def test_fine(): pass
 """
+TOGETHER = """
+import pathlib, pytest
+
+def ran(case):
+    with pathlib.Path(__file__).with_name("ran").open("a") as file: file.write(f"{case} ")
+@pytest.mark.sliced(2, of="ends")
+@pytest.mark.parametrize("case", ["a", "b"])
+def test_both(case): ran(case)
+@pytest.mark.sliced(2, of="ends")
+def test_third(): ran("c")
+@pytest.mark.sliced(2, of="ends")
+def test_fourth(): ran("d")
+@pytest.mark.sliced(1, of="begins")
+def test_begin(): ran("e")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +191,11 @@ def test_of_sliced_tests_a_slice_runs_which_its_number_repeats(run_tests, tmp_pa
     assert ran(TIGHTSHIP_SLICE="7")[0] == drawn
     assert ran()[1] == counts
     assert ran(TIGHTSHIP_EXPLORE="1")[1] == {"bad": 0, "passed": 21}
+
+
+def test_tests_of_one_theme_share_a_slice(run_tests, tmp_path: Path) -> None:
+    assert run_tests(TOGETHER, TIGHTSHIP_SLICE="7") == {"bad": 0, "passed": 3, "deselected": 2}
+    drawn = (tmp_path / "ran").read_text().split()
+    assert "e" in drawn and len({"a", "b", "c", "d"} & set(drawn)) == 2
+    (tmp_path / "ran").unlink()
+    assert run_tests(TOGETHER, TIGHTSHIP_EXPLORE="1") == {"bad": 0, "passed": 5}

@@ -16,6 +16,7 @@ from typing import Any
 
 from services import free_port
 from waiting import PATIENCE_S, wait_for
+from warm_tightship import Forked, run_forked
 
 from tightship_collectors.jobs import control_file
 from tightship_collectors.jobs.ranks import start_ticks_of
@@ -76,9 +77,7 @@ class Rig:
     variables: dict[str, str]
     """The TIGHTSHIP_ variables of the installation; the server's address is added by `start_server`."""
     port: int = field(default_factory=free_port)
-    children: list[subprocess.Popen[Any]] = field(default_factory=list)
-    tightship: tuple[str, ...] = (sys.executable, "-m", "tightship_platform.cli")
-    """Begins the commands that `run` runs."""
+    children: list[subprocess.Popen[Any] | Forked] = field(default_factory=list)
     clients: dict[str, ApiClient] = field(default_factory=dict)
     """Of `get`, by token: whoever waits asks again and again, and a new one costs more than its question."""
 
@@ -109,20 +108,17 @@ class Rig:
         except TightshipError:
             return None
 
-    def start_server(self) -> subprocess.Popen[Any]:
+    def start_server(self) -> Forked:
         server = self._start("server", "--port", str(self.port))
         wait_for(lambda: self.get("/health"))
         return server
 
-    def start_agent(self, *arguments: str) -> subprocess.Popen[Any]:
+    def start_agent(self, *arguments: str) -> Forked:
         return self._start("agent", *arguments)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A `tightship` command to its end."""
-        command = [*self.tightship, *arguments]
-        return subprocess.run(
-            command, env=self.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        return run_forked(*arguments, env=self.environ | variables, timeout=PATIENCE_S)
 
     def start_job(self, *, steps_per_s: float = 50, ranks: int = 1, record: dict[str, Any] | None = None) -> SmallJob:
         key = secrets.token_hex(8)
@@ -170,16 +166,14 @@ class Rig:
                 child.kill()
             child.wait()
 
-    def _start(self, *arguments: str) -> subprocess.Popen[Any]:
+    def _start(self, *arguments: str) -> Forked:
         with (self.home / "parts.log").open("ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "tightship_platform.cli", *arguments], env=self.environ, stdout=log, stderr=log
-            )
+            child = Forked(*arguments, env=self.environ, stdout=log, stderr=log)
         self.children.append(child)
         return child
 
 
-def stop(process: subprocess.Popen[Any], number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
+def stop(process: subprocess.Popen[Any] | Forked, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
     """Signal a part and wait for its end; returns its exit code."""
     process.send_signal(number)
     return process.wait(timeout_s)

@@ -15,21 +15,17 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 from waiting import PATIENCE_S
+from warm_tightship import Forked, run_forked
 
 from tightship_platform.client import LocalUser
 from tightship_platform.settings import load_settings
 
+Ended = subprocess.CompletedProcess[str]
 
-def tightship(environ: Mapping[str, str], *arguments: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+
+def tightship(environ: Mapping[str, str], *arguments: str, input: str | None = None) -> Ended:
     """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "tightship_platform.cli", *arguments],
-        env=dict(environ),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        **kwargs,  # type: ignore[call-overload]
-    )
+    return run_forked(*arguments, env=environ, timeout=PATIENCE_S, input=input)
 
 
 def at_once(imports: str, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -50,15 +46,26 @@ def at_once(imports: str, code: str, *arguments: str) -> subprocess.CompletedPro
 class Running:
     """A process and its output, line by line."""
 
-    def __init__(self, environ: Mapping[str, str], *arguments: str, command: Sequence[str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            list(command) if command else [sys.executable, "-m", "tightship_platform.cli", *arguments],
-            env=dict(environ) | {"PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+    process: subprocess.Popen[str] | Forked
+
+    def __init__(
+        self, environ: Mapping[str, str], *arguments: str, command: Sequence[str] = (), cold: bool = False
+    ) -> None:
+        """Start it.
+
+        :param command: another one than `tightship`.
+        :param cold: a start that imports what it needs, as a user's.
+        """
+        if cold:
+            command = (sys.executable, "-m", "tightship_platform.cli", *arguments)
+        env = dict(environ) | {"PYTHONUNBUFFERED": "1"}
+        out, err = subprocess.PIPE, subprocess.STDOUT
+        self.process = (
+            subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, start_new_session=True
+            )
+            if command
+            else Forked(*arguments, env=env, stdout=out, stderr=err, start_new_session=True)
         )
         self.lines: list[str] = []
         self._unheard: list[str] = []

@@ -99,6 +99,10 @@ def postgres_server() -> Iterator[str]:
             "full_page_writes": "off",
             "max_connections": 200,
             "shared_buffers": "64MB",
+            # Hundreds of databases that nobody comes back to: it would look after one every few hundred milliseconds.
+            "autovacuum": "off",
+            "wal_level": "minimal",
+            "max_wal_senders": 0,
         }
         command: list[Any] = [binaries / "postgres", "-D", data]
         for name, value in options.items():

@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,10 +24,10 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 OPTIMIZERS = ("torch", "torch._dynamo")
 
@@ -34,9 +35,9 @@ OPTIMIZERS = ("torch", "torch._dynamo")
 @contextmanager
 def warm_python(*modules: str) -> Iterator[tuple[str, ...]]:
     """The words that stand for `python` in a command, where these modules are imported already."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TIGHTSHIP_")}
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         path = f"{folder}/s"
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("TIGHTSHIP_", "PYTHON"))}
         command = [sys.executable, __file__, "--serve", path, *modules]
         server = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
@@ -49,14 +50,28 @@ def warm_python(*modules: str) -> Iterator[tuple[str, ...]]:
 # ---- the side that asks ----------------------------------------------------------------------------------------------
 
 
+def send_command(
+    there: socket.socket, command: Sequence[str], env: Mapping[str, str], descriptors: Sequence[int], **more: Any
+) -> None:
+    """Have a script run. What comes back is a line with its pid, and when it has ended one with its status and what it
+    has cost, in processor seconds.
+
+    :param descriptors: its output, its errors and, if it may read any, its input.
+    :param more: `cwd`, and `session`: whether it gets its own.
+    """
+    request = json.dumps(
+        {"cwd": str(Path.cwd()), "session": False, **more, "env": dict(env), "command": command}
+    ).encode()
+    socket.send_fds(there, [request[:1]], descriptors)
+    there.sendall(request[1:])
+    there.shutdown(socket.SHUT_WR)
+
+
 def _ask(path: str, *command: str) -> int:
     with socket.socket(socket.AF_UNIX) as there:
         there.connect(path)
-        request = json.dumps({"env": dict(os.environ), "cwd": str(Path.cwd()), "command": command}).encode()
-        socket.send_fds(there, [request[:1]], [1, 2])
-        there.sendall(request[1:])
-        there.shutdown(socket.SHUT_WR)
-        status = int(there.makefile().read())
+        send_command(there, command, os.environ, (1, 2))
+        status = int(there.makefile().read().splitlines()[1].split()[0])
     if os.WIFSIGNALED(status):
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
@@ -103,7 +118,9 @@ def _serve(path: str, *modules: str) -> tuple[str, ...]:
 
 
 def _keep(script: int, there: socket.socket) -> NoReturn:
-    """Say how the script ends; end it when nobody asks any more."""
+    """Say which process the script is, and how it ends; end it when nobody asks any more."""
+    with suppress(OSError):
+        there.sendall(f"{script}\n".encode())
     poll, ended = select.poll(), os.pidfd_open(script)
     poll.register(ended, select.POLLIN)
     poll.register(there, 0)  # that the other side is gone
@@ -111,17 +128,20 @@ def _keep(script: int, there: socket.socket) -> NoReturn:
         os.kill(script, signal.SIGKILL)
     _, status = os.waitpid(script, 0)
     with suppress(OSError):
-        there.sendall(str(status).encode())
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        there.sendall(f"{status} {used.ru_utime + used.ru_stime}\n".encode())
     os._exit(0)
 
 
 def _become(there: socket.socket) -> tuple[str, ...]:
     """Be the process that was asked for."""
-    first, (out, err), _, _ = socket.recv_fds(there, 1, 2)
+    first, (out, err, *given), _, _ = socket.recv_fds(there, 1, 3)
     request = json.loads(first + there.makefile("rb").read())
     there.close()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, number in ((nothing, 0), (out, 1), (err, 2)):
+    if request["session"]:
+        os.setsid()
+    source = given[0] if given else os.open(os.devnull, os.O_RDONLY)
+    for descriptor, number in ((source, 0), (out, 1), (err, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.environ.clear()

@@ -42,9 +42,9 @@ NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
-def rig(make_platform_env: Callable[..., Any], warm_tightship: tuple[str, ...]) -> Iterator[Rig]:
+def rig(make_platform_env: Callable[..., Any]) -> Iterator[Rig]:
     """A server without an agent: what is asked for stays asked for, unless the test plays the agent."""
-    made = Rig(variables=make_platform_env().variables, tightship=warm_tightship)
+    made = Rig(variables=make_platform_env().variables)
     with serving(load_settings(made.environ), port=made.port):
         yield made
         made.close()

@@ -36,8 +36,8 @@ STATES = {OK, NOTE, WRONG}
 
 
 @pytest.fixture
-def rig(make_platform_env: Callable[..., Any], warm_tightship: tuple[str, ...]) -> Iterator[Rig]:
-    made = Rig(variables=make_platform_env().variables, tightship=warm_tightship)
+def rig(make_platform_env: Callable[..., Any]) -> Iterator[Rig]:
+    made = Rig(variables=make_platform_env().variables)
     yield made
     made.close()
 

@@ -127,7 +127,8 @@ def record(tmp_path: Path) -> Iterator[Callable[..., Recorded]]:
         job.close()
 
 
-@pytest.mark.sliced(2)
+@pytest.mark.sliced(1, of="no exit functions")
+@pytest.mark.sliced(2, of="waits")
 @pytest.mark.parametrize("how", ["exit", "raise", "thread", "handler"])
 def test_a_window_that_is_open_is_waited_for(record: Callable[..., Recorded], how: str) -> None:
     job = record(how, window(ahead_s=1.5, seconds=1.5))
@@ -149,6 +150,8 @@ def test_a_job_that_runs_no_exit_functions_waits_for_nothing(record: Callable[..
     assert job.traces == [] and not job.was_cancelled()
 
 
+@pytest.mark.sliced(2, of="cancels")
+@pytest.mark.sliced(2, of="waits")
 @pytest.mark.parametrize("how", ["raise"])
 def test_iterations_that_never_come_are_counted_by_the_guard(record: Callable[..., Recorded], how: str) -> None:
     job = record(how, iterations(9000), after_steps=1)
@@ -164,6 +167,7 @@ def test_iterations_that_never_come_are_counted_by_the_guard(record: Callable[..
     assert sum("_kineto_step" in name for name in names) <= steps + 1
 
 
+@pytest.mark.sliced(2, of="cancels")
 def test_a_window_that_has_not_opened_is_cancelled(record: Callable[..., Recorded]) -> None:
     job = record("exit", window(ahead_s=50, seconds=1))
     wait_for(lambda: job.daemon.sent)
@@ -173,6 +177,7 @@ def test_a_window_that_has_not_opened_is_cancelled(record: Callable[..., Recorde
     assert job.was_cancelled()
 
 
+@pytest.mark.sliced(2, of="cancels")
 def test_an_end_at_the_moment_when_the_window_opens(record: Callable[..., Recorded]) -> None:
     """Kineto's thread may be between its look at the clock and the start of the recorder: nothing may cancel it there,
     or the recorder starts and is never stopped, and its process dies of it."""
@@ -185,6 +190,7 @@ def test_an_end_at_the_moment_when_the_window_opens(record: Callable[..., Record
     assert "PythonTracer" not in errors
 
 
+@pytest.mark.sliced(2, of="cancels")
 def test_a_window_that_stays_open_for_long_is_cancelled(record: Callable[..., Recorded]) -> None:
     job = record("return", window(ahead_s=1.5, seconds=55))
     job.until_recording()
@@ -194,6 +200,7 @@ def test_a_window_that_stays_open_for_long_is_cancelled(record: Callable[..., Re
     assert job.was_cancelled()
 
 
+@pytest.mark.sliced(2, of="cancels")
 def test_a_deadline_ends_the_wait(record: Callable[..., Recorded]) -> None:
     job = record("exit", window(ahead_s=1.5, seconds=9), patience_s=0.0)
     job.until_recording()
@@ -214,7 +221,7 @@ def test_an_impatient_ctrl_c_cancels(record: Callable[..., Recorded]) -> None:
     assert job.was_cancelled()
 
 
-@pytest.mark.sliced(1)
+@pytest.mark.sliced(1, of="no exit functions")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_that_ends_a_recorded_job_is_its_exit_code(
     record: Callable[..., Recorded], number: signal.Signals

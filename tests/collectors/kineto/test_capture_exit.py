@@ -23,7 +23,7 @@ from capture_jobs import EXIT_CODES, ask, outcome, start_torch_job, torch_comman
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-SLICE = 3
+SLICE = 2
 JOBS = int(os.environ.get("TIGHTSHIP_EXIT_STORM", str(SLICE)))
 SEED = int(os.environ.get("TIGHTSHIP_EXIT_SEED") or os.environ["TIGHTSHIP_SLICE"])
 LONGEST_CAPTURE_S = 6.0

@@ -122,6 +122,7 @@ def test_a_capture_of_a_job_that_knows_nothing_of_us(installation: Installation,
     assert not any(installation.in_flight(lasting.run))
 
 
+@pytest.mark.sliced(2, of="jobs")
 def test_what_is_recorded_is_what_was_asked_for(installation: Installation, lasting: TorchJob) -> None:
     key = ask(installation, lasting.run, iterations=4, stacks=False, shapes=False)
     capture = outcome(installation, key)
@@ -144,6 +145,7 @@ def test_both_ranks_of_torchrun_and_not_its_launcher(installation: Installation,
     assert job.end() == 0
 
 
+@pytest.mark.sliced(2, of="jobs")
 def test_one_capture_of_a_run_at_a_time(installation: Installation, lasting: TorchJob) -> None:
     first, second = (ask(installation, lasting.run) for _ in range(2))
     assert f"waits for capture {first}" in installation.get(f"/captures/{second}")["reason"]
@@ -163,6 +165,8 @@ def test_a_job_whose_steps_are_not_counted_can_be_captured_for_a_duration(
     assert job.end() == 0
 
 
+@pytest.mark.sliced(2, of="agents that end")
+@pytest.mark.sliced(2, of="agents that end")
 @pytest.mark.parametrize("stage", ["armed", "recording"])
 def test_an_agent_that_is_killed_meanwhile(installation: Installation, lasting: TorchJob, stage: str) -> None:
     key = ask(installation, lasting.run, duration_ns=NS_PER_S)
@@ -203,6 +207,8 @@ def test_a_server_that_is_killed_meanwhile(installation: Installation, lasting: 
     assert again["state"] == "uploaded", again["reason"]
 
 
+@pytest.mark.sliced(2, of="agents that end")
+@pytest.mark.sliced(2, of="jobs")
 def test_an_agent_that_is_stopped_gives_back_what_it_had_not_begun(
     installation: Installation, lasting: TorchJob
 ) -> None:
@@ -214,6 +220,7 @@ def test_an_agent_that_is_stopped_gives_back_what_it_had_not_begun(
     assert capture["state"] == "uploaded" or capture["reason"]
 
 
+@pytest.mark.sliced(2, of="jobs")
 def test_a_job_that_profiles_itself_meanwhile_lives(installation: Installation, tmp_path: Path) -> None:
     job = start_torch_job(installation, tmp_path, workflow="own-profiler", how="own-profiler")
     for _ in range(2):
@@ -287,6 +294,7 @@ def stretched(installation: Installation, tmp_path_factory: pytest.TempPathFacto
         assert made.end() == 0
 
 
+@pytest.mark.sliced(1, of="passes")
 @pytest.mark.usefixtures("worker")
 def test_a_job_that_recording_stretches_is_recorded_twice(installation: Installation, stretched: TorchJob) -> None:
     capture = outcome(installation, ask(installation, stretched.run, duration_ns=NS_PER_S))
@@ -309,6 +317,7 @@ def test_a_job_that_recording_stretches_is_recorded_twice(installation: Installa
     assert judged["summary"]["step_ns"]["mean"] < step_ns(full)
 
 
+@pytest.mark.sliced(1, of="passes")
 def test_one_pass_is_enough_where_nobody_wants_two_or_the_first_is_light(
     installation: Installation, stretched: TorchJob
 ) -> None:
@@ -318,6 +327,7 @@ def test_one_pass_is_enough_where_nobody_wants_two_or_the_first_is_light(
         assert capture["ranks"][0]["second_pass"] is None
 
 
+@pytest.mark.sliced(1, of="passes")
 def test_an_agent_that_is_killed_between_two_passes(installation: Installation, stretched: TorchJob) -> None:
     key = ask(installation, stretched.run, duration_ns=NS_PER_S)
     written = outcome(installation, key, states=("written", *DONE))

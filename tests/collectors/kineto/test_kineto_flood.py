@@ -21,7 +21,7 @@ from tightship_collectors.kineto.service import BURST, KinetoService
 from tightship_platform.units import NS_PER_S
 
 NOBODY = 65534
-RUNS = 60
+RUNS = 20
 
 
 @pytest.fixture

@@ -51,6 +51,7 @@ def test_training_and_its_files_are_the_same(alone: tuple[Path, Any], windowed: 
     assert last is not None and last.fetches > 0 and last.h2d_bytes > 0
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("ours_first", [False, True])
 def test_a_checkpoint_is_continued_by_the_other(
     tmp_path: Path, alone: tuple[Path, Any], windowed: tuple[Path, Any], ours_first: bool
@@ -69,6 +70,7 @@ def test_weights_load_without_us(windowed: tuple[Path, Any]) -> None:
     assert all(torch.equal(value, trained[name]) for name, value in loaded.state_dict().items())
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(
     "settings", [{"bf16": True, "use_cpu": True}, {"gradient_checkpointing": True}, {"optim": "sgd"}]
 )
@@ -103,6 +105,7 @@ def test_a_plan_of_another_model_is_refused_before_anything_moves(tmp_path: Path
         script.train(tmp_path, ours.OffloadTrainer, offload=plan)
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(("clip", "stand"), [(100.0, True), (0.5, False)])
 def test_updates_during_backward_stand_unless_clipping_bites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float, stand: bool

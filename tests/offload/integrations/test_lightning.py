@@ -80,6 +80,7 @@ def not_fused() -> Any:
     return NotFused()
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(
     ("module", "precision"), [("Own", "32-true"), ("not_fused", "bf16-mixed"), ("Wrapped", "bf16-true")]
 )
@@ -155,6 +156,7 @@ def test_two_optimizers_are_refused(tmp_path: Path) -> None:
         trainer.fit(Two(), torch.utils.data.DataLoader(torch.zeros(4, 16, dtype=torch.long)))
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(("clip", "stand"), [(100.0, True), (0.5, False)])
 def test_updates_during_backward_stand_unless_clipping_bites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float, stand: bool

@@ -66,6 +66,7 @@ def run(
     return launch(*command, options=("--offload", str(plan)), extra_env=home, cwd=tmp_path)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize(
     ("name", "model", "steps"),
     [
@@ -134,6 +135,7 @@ print(outer.metric.value.device)
 """
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("which", ["whole", "other first"])
 def test_layers_that_take_turns_stay_when_a_wrapper_of_the_model_moves(
     tmp_path: Path, home: dict[str, str], warm_trainers: Python, which: str

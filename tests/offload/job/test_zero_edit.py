@@ -104,6 +104,7 @@ def planned(tmp_path: Path, text: str = PLAN) -> str:
     return str(path)
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("optimizer", ["own", "sgd"])
 def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, warm: Python, optimizer: str) -> None:
     alone = run(tmp_path, optimizer, python=warm)
@@ -116,6 +117,7 @@ def test_an_unmodified_script_trains_bit_for_bit_the_same(tmp_path: Path, warm: 
     assert windowed.stderr.startswith(word) if optimizer == "sgd" else windowed.stderr == ""
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -151,6 +153,7 @@ def test_a_plan_for_another_machine_ends_the_job_when_it_would_be_applied(tmp_pa
     assert without.stderr.endswith("; the job runs without the plan\n") and len(without.stderr.splitlines()) == 1
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize(
     ("deadline", "said"), [("7.5", ""), ("soon", "expected a number of seconds"), ("0", "expected a")]
 )

@@ -42,7 +42,7 @@ def one_line(result: Any, *words: str) -> str:
 def test_from_nothing_to_a_stored_trace_and_a_clean_end(env: Any) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    with Running(env.environ, "server", "--port", str(port)) as server:
+    with Running(env.environ, "server", "--port", str(port), cold=True) as server:
         server.hear(f"Serving {url} (one local user)")
         with httpx.Client(base_url=url + "/api/v1", auth=own(env.environ), trust_env=False, timeout=PATIENCE_S) as http:
             capture = Capture(http)

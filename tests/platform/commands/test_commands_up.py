@@ -39,7 +39,7 @@ class Up(Running):
     def __init__(self, env: Any) -> None:
         self.env, self.port, self.link = env, free_port(), ""
         self.url = f"http://127.0.0.1:{self.port}"
-        super().__init__(env.environ, "up", "--port", str(self.port))
+        super().__init__(env.environ, "up", "--port", str(self.port), cold=True)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,7 @@ def test_a_second_one_in_the_same_home_is_one_line(up: Up) -> None:
     assert up.process.poll() is None
 
 
+@pytest.mark.sliced(1)
 @pytest.mark.parametrize("name", ["server", "worker", "agent"])
 def test_a_part_that_is_killed_comes_back(up: Up, name: str) -> None:
     killed = part(up, name)
