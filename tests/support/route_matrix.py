@@ -50,7 +50,11 @@ def upload(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
 
 
 def remote_write(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
-    values = {labels("DCGM_FI_DEV_POWER_USAGE", Hostname=names["host"]): [(now_ns() // 1_000_000, 90.5)]}
+    values = {
+        labels("DCGM_FI_DEV_POWER_USAGE", Hostname=names["host"], UUID=f"GPU-{names['host']}"): [
+            (now_ns() // 1_000_000, 90.5)
+        ]
+    }
     return http.post("/prometheus/write", content=snappy(write_request_1(values)), headers=VERSION_1)
 
 
@@ -75,7 +79,7 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("POST", "/captures/{key}/report"): (post("/captures/{capture}/report", host="{host}", state="armed"), 403),
     ("GET", "/runs/{key}/stacks"): (get("/runs/{run}/stacks"), 404),
     ("POST", "/runs/{key}/stacks"): (post("/runs/{run}/stacks"), 404),
-    ("POST", "/runs/{key}/stacks/answer"): (post("/runs/{run}/stacks/answer", host="{host}", processes=[]), 403),
+    ("POST", "/runs/{key}/stacks/answer"): (post("/runs/{run}/stacks/answer", host="{host}", processes=[]), 404),
     ("POST", "/captures/lease"): (post("/captures/lease", host="{host}", runs=[]), 200),
     ("PUT", "/captures/{key}/traces/{rank}"): (upload, 403),
     ("POST", "/opportunities/{key}/state"): (post("/opportunities/{opportunity}/state", state="dismissed"), 404),

@@ -207,7 +207,7 @@ def ended(**changes: Any) -> RunDetail:
         "run": "a1", "workflow": "w", "team": None, "owner": None, "state": "failed", "reason": None, "exit_code": 1,
         "start_ns": 10**9, "end_ns": 11 * 10**9, "devices": [], "steps": None, "device_ns": 0, "account": None,
         "accounted_ns": None, "simulated": False, "host": "h1", "user": "ann", "command": [], "labels": {},
-        "external_id": None, "source": "launch", "ranks": [], "error": None, "oom_kills": None,
+        "external_id": None, "source": "launch", "fleet": "live", "ranks": [], "error": None, "oom_kills": None,
         "last_seen_ns": 11 * 10**9, "last_step_ns": None, "offload": None,
     }  # fmt: skip
     return RunDetail(**(known | changes))

@@ -150,7 +150,6 @@ def work(rank, world):
     wait()
     dist.destroy_process_group()
 
-@pytest.mark.sliced(1, of="several processes")
 if __name__ == "__main__":
     torch.multiprocessing.spawn(work, args=(2,), nprocs=2)
 """
@@ -177,7 +176,6 @@ def wait_for(name):
     while not os.path.exists(os.environ["END"] + "." + name):
         time.sleep(0.02)
 
-@pytest.mark.sliced(1, of="several processes")
 if __name__ == "__main__":
     for context, workers in (("fork", 2), ("spawn", 1)):
         loader = torch.utils.data.DataLoader(

@@ -108,6 +108,7 @@ DURING_BACKWARD = OptimizerPlan(start=UpdateStart.DURING_BACKWARD, clipping=Clip
 MASTERS = Precision(weights=Dtype.BF16, master=Dtype.FP32)
 MORE_CAPABLE = Capabilities(
     gradients_in_flight=2,
+    staging_buffers=2,
     update_orders=("next-use", "as-ready"),
     sets_threads=True,
     streams_updates=True,

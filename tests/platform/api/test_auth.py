@@ -453,5 +453,5 @@ def test_the_agents_token_may_not_read(closed: Served) -> None:
     made = token(closed, Scope.INGEST, name="agent")
     with closed.http(made) as http:
         body = {"host": HOST, "runs": []}
-        assert ok(http.post("/captures/lease", json=body)) == {"leases": []}
+        assert ok(http.post("/captures/lease", json=body)) == {"leases": [], "stacks": []}
         refused(http.get("/hosts"), 403)

@@ -108,4 +108,7 @@ def test_another_teams_is_not_found(deployed: Deployment, capture: Capture) -> N
         refused(deployed.other.post(f"/captures/{key}/cancel"), 404, key)
     done = tightship(deployed.environ, "captures", "cancel", "@", "--json")
     assert json.loads(done.stdout)["capture"] == capture.key
-    assert ok(deployed.http.post("/captures/lease", json={"host": HOST, "runs": [capture.run]})) == {"leases": []}
+    assert ok(deployed.http.post("/captures/lease", json={"host": HOST, "runs": [capture.run]})) == {
+        "leases": [],
+        "stacks": [],
+    }

@@ -103,7 +103,10 @@ def test_an_agent_that_has_gone_gets_no_lease(served: Served, http: httpx.Client
 
 def test_who_does_not_want_to_wait_is_answered_at_once(served: Served, http: httpx.Client) -> None:
     for wait_s in (0.0, -5.0):
-        assert ok(http.post("/captures/lease", json={"host": HOST, "runs": [RUN], "wait_s": wait_s})) == {"leases": []}
+        assert ok(http.post("/captures/lease", json={"host": HOST, "runs": [RUN], "wait_s": wait_s})) == {
+            "leases": [],
+            "stacks": [],
+        }
 
 
 def test_a_server_that_ends_answers_first(served: Served, http: httpx.Client) -> None:
@@ -111,7 +114,7 @@ def test_a_server_that_ends_answers_first(served: Served, http: httpx.Client) ->
     agent.until_it_waits()
     close(agent.polls)
     assert agent.leases() == []
-    assert agent.answers == [{"leases": []}]
+    assert agent.answers == [{"leases": [], "stacks": []}]
 
 
 def test_many_who_wait_hold_no_connection_to_the_database(served: Served, http: httpx.Client) -> None:

@@ -35,8 +35,13 @@ USERS = {"alice": "red", "bob": "blue"}
 HOSTS = {"gpu-1": "alice", "gpu-2": "bob", "gpu-3": "alice"}
 """Host → whose jobs run there."""
 TOUCHES_A_HOST = {"/hosts/heartbeat", "/batches", "/captures/lease", "/captures/{key}/report"}
-TOUCHES_A_HOST |= {"/captures/{key}/traces/{rank}", "/prometheus/write", "/otlp/v1/metrics"}
-GONE = {"/findings/{key}", "/opportunities/{key}/state", "/captures/{key}/analysis"}
+TOUCHES_A_HOST |= {
+    "/runs/{key}/stacks/answer",
+    "/captures/{key}/traces/{rank}",
+    "/prometheus/write",
+    "/otlp/v1/metrics",
+}
+GONE = {"/findings/{key}", "/runs/{key}/stacks", "/opportunities/{key}/state", "/captures/{key}/analysis"}
 """Nothing of the kind is there yet: also who may see it gets 404 or 409."""
 
 
@@ -169,7 +174,7 @@ def test_each_token_does_on_each_route_what_it_may(fleet: Fleet) -> None:
                 answer = call(http, names)
                 of_another = answer.status_code == 409 and " is of " in answer.text
                 refused = answer.status_code in (401, 403, 404) or of_another or "were not stored" in answer.text
-                if path == "/captures/lease" and answer.text == '{"leases":[]}':
+                if path == "/captures/lease" and answer.text == '{"leases":[],"stacks":[]}':
                     refused = not permitted  # nothing waits: nothing is given
                 if path in GONE and answer.status_code in (404, 409):
                     refused = not permitted
