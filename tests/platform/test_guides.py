@@ -65,7 +65,7 @@ ANSWERS = {
         r"starved-input .*train\.py:\d+",
         r"^(?=.*DataLoader)(?=.*train\.py:\d+)",
     ),
-    "Compare this run with the one before": (r"^A step takes .*\n", r"mine.* is live"),
+    "Compare this run with the one before": (r"^A step (takes|went from) .*\n", r"mine.* is live"),
     "How does my run do, on one screen?": (r"^mine, run \w+: running for ", r"How is mine doing"),
     "Where does its step go, as one page that I can send around?": (r"", r"Where the step of rank 0 went"),
     "Have a trace taken of every run of my workflow, once an hour": (

@@ -110,6 +110,8 @@ class Reader:
 
     def prepare_files(self) -> None:
         """What the longer pages take for granted: traces of several ranks, of before and after, and a table."""
+        if (self.folder / "before").exists():
+            return
         for name, recording in (("before", "starved"), ("after", "fed")):
             (self.folder / name).mkdir()
             shutil.copy(RECORDED / f"{recording}.json.gz", self.folder / name)
