@@ -110,6 +110,8 @@ class Reader:
 
     def prepare_files(self) -> None:
         """What the longer pages take for granted: traces of several ranks, of before and after, and a table."""
+        for fetched in self.folder.glob("*-rank*.json.gz"):  # a trace that was fetched before is not replaced
+            fetched.unlink()
         if (self.folder / "before").exists():
             return
         for name, recording in (("before", "starved"), ("after", "fed")):
