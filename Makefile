@@ -14,7 +14,7 @@ LOCK := pip compile --quiet --upgrade --constraint constraints.txt --generate-ha
 # Hundreds of processes import the same modules: compiled once, each starts sooner.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Draws the cases of sliced tests: one number for a whole run, also for what failed in it and runs once more.
+# Draws files and cases: one number for a whole run, also for what failed in it and runs once more.
 ifndef TIGHTSHIP_SLICE
 export TIGHTSHIP_SLICE := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
@@ -42,7 +42,7 @@ services:
 demo: install  ## train four example jobs under observation, print what they waste, keep the dashboard open
 	@$(BIN)/tightship demo --home .demo $(ARGS)
 
-test: install services  ## all tests, with real PostgreSQL, Redis and Chromium where they can be had
+test: install services  ## all tests but for a random part of the dearest, with real PostgreSQL, Redis and Chromium
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) || { [ $$? = 1 ] && \
 	  echo "==> what failed beside others, once more, one at a time: it counts as failed if it fails again" && \
 	  $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none; }
@@ -88,8 +88,8 @@ exit-storm: install  ## 60 jobs that end at a random moment of a capture, with a
 exactness: install  ## offload: all windows and trainings bit for bit on two machines, 1,000 kills (some hours), or a PART=2/12 of it
 	TIGHTSHIP_EXACTNESS=$(or $(PART),all) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/offload/runtime tests/offload/plan
 
-explore: install  ## every case of the sliced tests, then property, fuzz and injection tests with new examples, ROUNDS times (20)
-	TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m sliced
+explore: install services  ## every file and case, then property, fuzz and injection tests with new examples, ROUNDS times (20)
+	TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 	for round in $$(seq $(or $(ROUNDS),20)); do \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis tests || exit 1; \
 	  TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q tests/analyzers/analysis/test_recorded_fuzz.py tests/injection || exit 1; done

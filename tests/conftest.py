@@ -15,6 +15,8 @@ Fixtures
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
 skipped test of the marks postgres, redis, browser, torch or prometheus is a failed one.
 
+A run of everything (no path, no `-m`) takes only some of the dear files; see file_costs.py.
+
 Of the cases of a test marked `sliced(n)`, n are drawn at random, and of those of all tests of a file that are marked
 `sliced(n, of="theme")` with one theme n together; `make explore` runs all of them. The same number in
 `TIGHTSHIP_SLICE`, which stands in the head of the run, draws the same ones.
@@ -35,14 +37,15 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import file_costs
 import hypothesis
 import pytest
 import reference_data
 import services
-from file_costs import FileCosts
 from sqlalchemy import create_engine, make_url, text
 
 from tightship_platform.database import engine as databases
@@ -86,14 +89,30 @@ REDIS = pytest.param("redis", marks=pytest.mark.redis)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See file_costs."""
+    """Count what files cost, and leave dear ones out of a run of everything; see file_costs."""
     if COSTS:
-        config.pluginmanager.register(FileCosts(Path(COSTS)))
+        config.pluginmanager.register(file_costs.FileCosts(Path(COSTS)))
+    if not hasattr(config, "workerinput"):  # processes of xdist do as the first
+        everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr
+        drawn = everything and not EXPLORE and not getattr(config.option, "lf", False)
+        os.environ["TIGHTSHIP_DRAW_FILES"] = "1" if drawn else "0"
 
 
-def pytest_report_header() -> str:
-    """With what number the slices of this run can be drawn again."""
-    return f"slices: TIGHTSHIP_SLICE={SLICE}"
+@cache
+def _left_out(root: Path) -> set[Path]:
+    if os.environ["TIGHTSHIP_DRAW_FILES"] != "1":
+        return set()
+    return {root / name for name in file_costs.left_out(file_costs.known(), SLICE)}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that was not drawn is not even imported."""
+    return True if collection_path in _left_out(config.rootpath) else None
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """With what number this run can be drawn again."""
+    return f"drawn by TIGHTSHIP_SLICE={SLICE}: {len(_left_out(config.rootpath))} dear files are left out"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

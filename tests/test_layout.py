@@ -9,8 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
+import file_costs
 import pytest
-from file_schedule import SECONDS, TOGETHER
+from file_schedule import TOGETHER
 from source_tree import PACKAGES, ROOT
 
 MAX_LINES = 500
@@ -55,9 +56,19 @@ def test_no_file_is_over_500_lines() -> None:
 
 
 def test_the_schedule_of_the_tests_names_what_there_is() -> None:
-    named = {*SECONDS, *(beginning for beginnings in TOGETHER.values() for beginning in beginnings)}
+    named = {*file_costs.known(), *(beginning for beginnings in TOGETHER.values() for beginning in beginnings)}
     assert [name for name in named if not (ROOT / name).exists()] == []
-    assert SECONDS.keys() >= TOGETHER.keys()
+
+
+def test_dear_files_are_drawn_within_the_budget_and_each_of_them_by_some_number() -> None:
+    costs = file_costs.known()
+    drawn = [costs.keys() - file_costs.left_out(costs, str(number)) for number in range(200)]
+    assert set().union(*drawn) == costs.keys()
+    for files in drawn:
+        dear = [name for name in files if costs[name] >= file_costs.DEAR_S]
+        in_budget = [name for name in dear if not name.startswith(file_costs.NEVER_LEFT_OUT)]
+        assert 0 < sum(costs[name] for name in in_budget) <= file_costs.BUDGET_S
+        assert {name for name in costs if name.startswith(file_costs.NEVER_LEFT_OUT)} <= files
 
 
 def test_no_init_under_tests() -> None:

@@ -25,13 +25,16 @@ def walk(work: Callable[[], object]) -> list[str]:
         return ""
 
     def profile(frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
         module = str(frame.f_globals.get("__name__", ""))
-        if event != "call" or not module.startswith(PACKAGE):
+        folder = module.rpartition(".")[0]
+        if not module.startswith(PACKAGE) or (folder in entered and (folder != STAGES or module in entered)):
             return
         function = frame.f_code.co_qualname
         if "<" in function or function.rpartition(".")[2].startswith("_"):
             return
-        caller, folder = module_of(frame.f_back), module.rpartition(".")[0]
+        caller = module_of(frame.f_back)
         name = f"{module}.{function}"
         is_entry = folder not in entered and folder != caller.rpartition(".")[0]
         is_stage = folder == STAGES and module != caller and module not in entered and "." not in function

@@ -16,7 +16,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -53,8 +52,7 @@ def warm_python(*modules: str) -> Iterator[tuple[str, ...]]:
 def send_command(
     there: socket.socket, command: Sequence[str], env: Mapping[str, str], descriptors: Sequence[int], **more: Any
 ) -> None:
-    """Have a script run. What comes back is a line with its pid, and when it has ended one with its status and what it
-    has cost, in processor seconds.
+    """Have a script run. What comes back is a line with its pid, and when it has ended one with its status.
 
     :param descriptors: its output, its errors and, if it may read any, its input.
     :param more: `cwd`, and `session`: whether it gets its own.
@@ -128,8 +126,7 @@ def _keep(script: int, there: socket.socket) -> NoReturn:
         os.kill(script, signal.SIGKILL)
     _, status = os.waitpid(script, 0)
     with suppress(OSError):
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        there.sendall(f"{status} {used.ru_utime + used.ru_stime}\n".encode())
+        there.sendall(f"{status}\n".encode())
     os._exit(0)
 
 

@@ -22,9 +22,6 @@ from typing import IO, Any
 
 from warm_python import send_command, warm_python
 
-costs_s = [0.0]
-"""Processor seconds of all forks that have ended."""
-
 
 @cache
 def warm_tightship() -> tuple[str, ...]:
@@ -104,9 +101,7 @@ class Forked:
         return self.returncode
 
     def _end(self) -> None:
-        status, cost_s = self._said.readline().split()
-        costs_s[0] += float(cost_s)
-        self.returncode = os.waitstatus_to_exitcode(int(status))
+        self.returncode = os.waitstatus_to_exitcode(int(self._said.readline()))
         self._there.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
