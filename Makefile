@@ -42,7 +42,7 @@ services:
 demo: install  ## train four example jobs under observation, print what they waste, keep the dashboard open
 	@$(BIN)/tightship demo --home .demo $(ARGS)
 
-test: install services  ## all tests but for a random part of the dearest, with real PostgreSQL, Redis and Chromium
+test: install services  ## all tests, of the costliest files some by chance, with real PostgreSQL, Redis and Chromium
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) || { [ $$? = 1 ] && \
 	  echo "==> what failed beside others, once more, one at a time: it counts as failed if it fails again" && \
 	  $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none; }

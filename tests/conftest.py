@@ -15,11 +15,10 @@ Fixtures
 Tests that use PostgreSQL or Redis are marked `postgres` and `redis` by themselves. With `TIGHTSHIP_REQUIRE_ALL=1` a
 skipped test of the marks postgres, redis, browser, torch or prometheus is a failed one.
 
-A run of everything (no path, no `-m`) takes only some of the dear files; see file_costs.py.
-
-Of the cases of a test marked `sliced(n)`, n are drawn at random, and of those of all tests of a file that are marked
-`sliced(n, of="theme")` with one theme n together; `make explore` runs all of them. The same number in
-`TIGHTSHIP_SLICE`, which stands in the head of the run, draws the same ones.
+A run of everything (no path, no `-m`) takes some of the costly files, see file_costs.py, and what runs on each kind
+of database or broker does so on one of them by chance. Of the cases of a test marked `sliced(n)`, n are drawn, and of
+those of all tests of a file that are marked `sliced(n, of="theme")` with one theme n together. `make explore` runs all.
+The same number in `TIGHTSHIP_SLICE`, which stands in the head of the run, draws the same ones.
 
 Tests marked `reference` need the reference data, whose folder `TIGHTSHIP_REFERENCE` names. Unset, they are deselected;
 where it names no folder they fail.
@@ -46,6 +45,7 @@ import hypothesis
 import pytest
 import reference_data
 import services
+from examples import EXPLORE, USUAL, tried
 from sqlalchemy import create_engine, make_url, text
 
 from tightship_platform.database import engine as databases
@@ -66,8 +66,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine is no defect, hence no deadline. The same examples every time, so that a change is what turns a test
 # red; `make explore` looks for new ones.
-EXPLORE = os.environ.get("TIGHTSHIP_EXPLORE") == "1"
-hypothesis.settings.register_profile("tightship", deadline=None, derandomize=not EXPLORE)
+hypothesis.settings.register_profile("tightship", max_examples=tried(USUAL), deadline=None, derandomize=not EXPLORE)
 hypothesis.settings.load_profile("tightship")
 
 SLICE = os.environ.setdefault("TIGHTSHIP_SLICE", str(random.SystemRandom().randrange(10**6)))
@@ -78,6 +77,10 @@ GIVEN_BROKER = os.environ.get("TIGHTSHIP_BROKER_URL", "")
 COSTS = os.environ.get("TIGHTSHIP_TEST_COSTS")
 REQUIRE_ALL = os.environ.get("TIGHTSHIP_REQUIRE_ALL") == "1"
 REQUIRED_MARKS = ("postgres", "redis", "browser", "torch", "prometheus")
+RUN_OF_EVERYTHING = "TIGHTSHIP_RUN_OF_EVERYTHING"
+"""Set by the first process of a run that names no file, for those of xdist."""
+SERVERS = {"database", "database_url", "broker_url"}
+"""Fixtures with which a test runs once on each kind of server."""
 NOWHERE = "http://127.0.0.1:9"
 """A server address where nothing listens: no test may reach a tightship that happens to run on this machine."""
 
@@ -89,20 +92,21 @@ REDIS = pytest.param("redis", marks=pytest.mark.redis)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count what files cost, and leave dear ones out of a run of everything; see file_costs."""
+    """Count what files cost, and leave costly ones out of a run of everything; see file_costs."""
     if COSTS:
         config.pluginmanager.register(file_costs.FileCosts(Path(COSTS)))
     if not hasattr(config, "workerinput"):  # processes of xdist do as the first
         everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr
         drawn = everything and not EXPLORE and not getattr(config.option, "lf", False)
-        os.environ["TIGHTSHIP_DRAW_FILES"] = "1" if drawn else "0"
+        os.environ.pop(RUN_OF_EVERYTHING, None)
+        if drawn:
+            os.environ[RUN_OF_EVERYTHING] = "1"
 
 
 @cache
 def _left_out(root: Path) -> set[Path]:
-    if os.environ["TIGHTSHIP_DRAW_FILES"] != "1":
-        return set()
-    return {root / name for name in file_costs.left_out(file_costs.known(), SLICE)}
+    names = file_costs.left_out(file_costs.known(), SLICE) if RUN_OF_EVERYTHING in os.environ else ()
+    return {root / name for name in names}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -112,7 +116,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """With what number this run can be drawn again."""
-    return f"drawn by TIGHTSHIP_SLICE={SLICE}: {len(_left_out(config.rootpath))} dear files are left out"
+    return f"drawn by TIGHTSHIP_SLICE={SLICE}: {len(_left_out(config.rootpath))} costly files are left out"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -127,10 +131,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def _sliced_away(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """The cases of sliced tests that were not drawn."""
+    """The cases of sliced tests that were not drawn: what runs on each database and broker does so on one of them."""
     cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        if marker := item.get_closest_marker("sliced"):
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if RUN_OF_EVERYTHING in os.environ and (servers := sorted(SERVERS & params.keys())):
+            case = item.nodeid.replace(str(params[servers[0]]), "")
+            cases.setdefault((case, 1), []).append(item)
+        elif marker := item.get_closest_marker("sliced"):
             test = item.nodeid.partition("[")[0]
             theme = marker.kwargs.get("of")
             name = test if theme is None else f"{test.partition('::')[0]} {theme}"

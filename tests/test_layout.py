@@ -60,13 +60,13 @@ def test_the_schedule_of_the_tests_names_what_there_is() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_dear_files_are_drawn_within_the_budget_and_each_of_them_by_some_number() -> None:
+def test_costly_files_are_drawn_within_the_budget_and_each_of_them_by_some_number() -> None:
     costs = file_costs.known()
     drawn = [costs.keys() - file_costs.left_out(costs, str(number)) for number in range(200)]
     assert set().union(*drawn) == costs.keys()
     for files in drawn:
-        dear = [name for name in files if costs[name] >= file_costs.DEAR_S]
-        in_budget = [name for name in dear if not name.startswith(file_costs.NEVER_LEFT_OUT)]
+        costly = [name for name in files if costs[name] >= file_costs.COSTLY_S]
+        in_budget = [name for name in costly if not name.startswith(file_costs.NEVER_LEFT_OUT)]
         assert 0 < sum(costs[name] for name in in_budget) <= file_costs.BUDGET_S
         assert {name for name in costs if name.startswith(file_costs.NEVER_LEFT_OUT)} <= files
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from records import CPU, GPU, MIN, T0, S, batch, beat, ended, held, live, started
 from sqlalchemy import select
@@ -48,7 +49,7 @@ def _histories(draw: st.DrawFn) -> tuple[list[AllocationRecord], list[tuple[int,
     return draw(st.permutations(repeated)), [(start * S, None if end is None else end * S) for start, end in truth]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=_histories())
 def test_any_order_of_allocations_gives_the_same_rows(
     database: Database, history: tuple[list[AllocationRecord], list[tuple[int, int | None]]]

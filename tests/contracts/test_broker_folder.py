@@ -12,8 +12,8 @@ from queue import Empty
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tightship_platform.settings import Settings, load_settings
@@ -124,7 +124,7 @@ def test_folders_links_and_files_of_others_in_the_queue_are_left_or_set_aside(se
 
 
 @given(data=st.binary(max_size=300))
-@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_at_all_end_in_the_rejected_folder(settings: Settings, data: bytes) -> None:
     assert broker_answers(settings)
     (queue(settings) / f"0_fuzz.{QUEUE}.msg").write_bytes(data)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from made_history import SACCT, STEP_S, T0_S, TWO, Direct, account_all, archive, duty, take, written
 from records import GPU, MIN, S, beat, ended, held, live, started
@@ -314,7 +314,7 @@ def test_any_history_is_conserved(make_database_url: Any, tmp_path: Path) -> Non
     number = 0
     with open_database(settings) as database:
 
-        @examples(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+        @examples(40, suppress_health_check=[HealthCheck.too_slow])
         @given(HISTORY)
         def conserved(history: dict[int, Any]) -> None:
             nonlocal number

@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from records import (
     CPU,
@@ -257,7 +258,7 @@ _PIECES = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=_PIECES, data=st.data())
 def test_any_order_and_repetition_of_batches_gives_the_same_rows(
     database: Database, pieces: list[tuple[str, int, int, str]], data: st.DataObject

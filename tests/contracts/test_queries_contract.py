@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from records import (
     CPU,
@@ -409,7 +410,7 @@ def test_a_bucket_that_outlasts_its_run_is_shown_to_the_end(session: Session) ->
     ),
     points=st.sampled_from([1, 2, 7, 600]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_times_make_a_timeline_long(
     session: Session, end_ns: int, buckets: list[tuple[int, int, int]], points: int
 ) -> None:
@@ -483,7 +484,7 @@ def test_two_devices_have_two_series(session: Session) -> None:
 # ---- intervals -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12))
 def test_a_union_holds_every_nanosecond_once(intervals: list[tuple[int, int]]) -> None:
     joined = union(intervals)

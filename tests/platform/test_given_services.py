@@ -43,7 +43,7 @@ def _databases(url: str) -> set[str]:
 def test_given_servers_are_used_and_left_as_they_were(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     for file in (
         TESTS / "conftest.py",
-        *(TESTS / "support" / f"{name}.py" for name in ("reference_data", "services", "file_costs")),
+        *(TESTS / "support" / f"{name}.py" for name in ("reference_data", "services", "file_costs", "examples")),
     ):
         shutil.copy(file, tmp_path / file.name)
     (tmp_path / "test_it.py").write_text(USING)

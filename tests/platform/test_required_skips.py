@@ -99,7 +99,7 @@ def run_tests(tmp_path: Path, warm: tuple[str, ...]):
     """Runs a test file in its own process, beside a copy of our conftest; returns how many ended how."""
     for file in (
         TESTS / "conftest.py",
-        *(SUPPORT / f"{name}.py" for name in ("reference_data", "services", "file_costs")),
+        *(SUPPORT / f"{name}.py" for name in ("reference_data", "services", "file_costs", "examples")),
     ):
         shutil.copy(file, tmp_path / file.name)
     config = tmp_path / "pytest.ini"

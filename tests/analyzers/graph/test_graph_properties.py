@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from device_trace import DeviceTrace
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from made_trace import BACKWARD, MAIN
 
@@ -94,7 +95,7 @@ def reached_ns(graph: Graph) -> np.ndarray:
 
 
 @given(RECORDINGS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_causes_come_first_and_explain_every_node(events: list[tuple[Any, ...]]) -> None:
     known = Facts(opened(events))[DependencyGraph]
     graph, unchanged = known.graph, known.unchanged
@@ -111,7 +112,7 @@ def test_causes_come_first_and_explain_every_node(events: list[tuple[Any, ...]])
 
 
 @given(RECORDINGS, st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_taking_away_never_makes_anything_later(events: list[tuple[Any, ...]], data: st.DataObject) -> None:
     trace = opened(events)
     facts = Facts(trace)
@@ -129,7 +130,7 @@ def test_taking_away_never_makes_anything_later(events: list[tuple[Any, ...]], d
 
 
 @given(RECORDINGS)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_a_critical_path_fills_its_step_exactly(events: list[tuple[Any, ...]]) -> None:
     trace = opened(events)
     known = Facts(trace)[DependencyGraph]

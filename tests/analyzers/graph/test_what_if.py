@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_program import CALL, GAP, RETURN, Backward, Command, Kernel, Read, Sync, Think, Wait, changed, run
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from made_trace import BACKWARD, MAIN
 
@@ -236,7 +237,7 @@ def shown(step: tuple[Command, ...], reported: bool) -> tuple[Command, ...]:
 
 
 @given(BODIES, KINDS, st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_program_without_any_part_of_it(body: tuple[Command, ...], kind: str, reported: bool) -> None:
     step = shown((*CALIBRATION, *body, Sync()), reported)
     with tempfile.TemporaryDirectory() as folder:
@@ -248,7 +249,7 @@ def test_any_program_without_any_part_of_it(body: tuple[Command, ...], kind: str
 
 
 @given(BODIES, st.lists(LATE, min_size=80, max_size=80), KINDS, st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_launches_that_are_not_alike(body: tuple[Command, ...], late: list[int], kind: str, reported: bool) -> None:
     delays = iter(late)
 

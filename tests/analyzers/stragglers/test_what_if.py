@@ -8,7 +8,8 @@ from typing import Any
 
 import op_tables
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from op_tables import Row, job_rows, usual_cost
 
@@ -141,7 +142,7 @@ def test_gradients_reduced_while_computing(job: Job) -> None:
 costs = st.lists(st.integers(1, 9), min_size=44, max_size=44)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(costs, st.integers(1, 2), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 1, 2]))
 def test_jobs_without_launch_delays_are_replayed_exactly(
     job: Job, seconds: list[int], dp_ranks: int, stages: int, microbatches: int, chunks: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tightship_analyzers.trace.open_rows import OpenRows
@@ -42,7 +43,7 @@ def check(rows: list[tuple[int, int]]) -> None:
     assert found.at(MOMENTS).tolist() == innermost
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(ROWS)
 def test_any_rows(rows: list[tuple[int, int]]) -> None:
     check([(start, start + length) for start, length in rows])

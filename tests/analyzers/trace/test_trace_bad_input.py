@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 import trace_files
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tightship_analyzers import trace
@@ -334,7 +335,7 @@ PIECES = st.sampled_from(
 EDIT = st.tuples(st.integers(0, 10**6), st.integers(0, 60), st.one_of(PIECES, st.binary(max_size=5)))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.sampled_from(trace_files.LAYOUTS),
     edits=st.lists(EDIT, min_size=1, max_size=4),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tightship_offload.errors import PlanError
@@ -255,7 +256,7 @@ def test_hostile_files_are_refused_in_one_line(text: str, said: str) -> None:
     assert len(str(caught.value)) < 700
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     at=st.integers(0, len(GOOD) - 1),
     cut=st.integers(0, 30),
@@ -268,7 +269,7 @@ def test_a_damaged_file_is_a_plan_or_one_line(at: int, cut: int, put: str) -> No
         assert "\n" not in str(error)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     data=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_trace import DeviceTrace
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from recordings import ANY, MADE
 from reference_data import TRACES, trace_paths
@@ -119,7 +120,7 @@ def assert_sound(time: Attributed) -> None:
     assert len({(row.cause, row.place) for row in time.rows()}) == len(time.rows())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(host_events, max_size=12),
     st.lists(calls, max_size=12),
@@ -151,7 +152,7 @@ def test_deeper_calls_than_any_stack(tmp_path: Path) -> None:
     assert max(len(row.place.module) for row in facts[IdleCauses].window.rows()) == 200
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(spans, max_size=30), st.lists(st.integers(-5, MAX_NS + 5), min_size=1, max_size=20))
 def test_the_innermost_row_by_brute_force(rows: list[tuple[int, int]], moments: list[int]) -> None:
     rows = sorted(rows, key=lambda row: (row[0], -row[1]))
@@ -236,7 +237,7 @@ def opened(path: Path) -> Trace:
 
 
 @pytest.mark.parametrize("name", MADE)
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_damaged_traces(made_recordings: dict[str, Path], name: str, seed: int) -> None:
     assert_conserved(mutated(opened(made_recordings[name]), np.random.default_rng(seed)))
@@ -244,7 +245,7 @@ def test_damaged_traces(made_recordings: dict[str, Path], name: str, seed: int) 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("name", DAMAGED)
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_damaged_reference_traces(name: str, seed: int) -> None:
     path = next(path for path in trace_paths() if name in str(path))
