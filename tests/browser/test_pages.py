@@ -34,6 +34,7 @@ PICTURES = {"/": "fleet", f"/runs/{LIVE_RUN}": "run", "/findings/1": "finding"}
 """Names of pictures, where they are not those of pages."""
 
 
+@pytest.mark.sliced(4)
 @pytest.mark.parametrize("path", PAGES)
 def test_pages(fleet: Served, tab: Callable[..., Tab], path: str) -> None:
     here = tab(fleet.url)
