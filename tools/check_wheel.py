@@ -12,6 +12,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,13 +20,16 @@ EXTRAS = ("", "analyze", "server")
 MOST_MB = {"analyze": 150}
 """Of an environment without pip: what a laptop gets."""
 STOPPED_S = 10
+FEWEST_COMMANDS = 40
 
 
 def main() -> None:
     """Exit code 1 where a command fails otherwise than with one line."""
     with tempfile.TemporaryDirectory() as folder:
         wheel = _built(Path(folder) / "dist")
-        wrong = [line for extra in EXTRAS for line in _tried(Path(folder) / (extra or "base"), wheel, extra)]
+        with ThreadPoolExecutor() as pool:
+            tried = pool.map(lambda extra: list(_tried(Path(folder) / (extra or "base"), wheel, extra)), EXTRAS)
+            wrong = [line for lines in tried for line in lines]
     print("\n".join(wrong) or "every command works or names its extra")
     sys.exit(1 if wrong else 0)
 
@@ -53,27 +57,21 @@ def _tried(folder: Path, wheel: Path, extra: str) -> Iterator[str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TIGHTSHIP", "PYTHON"))}
     environ |= {"TIGHTSHIP_HOME": str(folder / "home"), "TIGHTSHIP_SERVER": "http://127.0.0.1:9", "HOME": str(folder)}
     tightship = [python, "-m", "tightship_platform"]
-    for path in _commands(tightship, environ, ()):
-        for arguments in ((*path, "--help"), path):
-            ended = _run([*tightship, *arguments], environ, folder)
-            lines = ended.stderr.splitlines()
-            one_line = len(lines) == 1 or "Usage:" in ended.stderr  # a group alone shows its help
-            if "Traceback" in ended.stderr or (ended.returncode == 2 and not one_line):
-                yield f"{name}: `tightship {' '.join(arguments)}` ends with {ended.returncode}: {ended.stderr[-500:]}"
-            elif arguments[-1:] == ("--help",) and (ended.returncode or not ended.stdout):
-                yield f"{name}: `tightship {' '.join(arguments)}` shows no help"
-        print(f"{name}: tightship {' '.join(path)}: {ended.returncode} {(lines or [''])[-1][:120]}")
-
-
-def _commands(tightship: list[object], environ: dict[str, str], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Every command and command of a group, from the help alone."""
-    shown = subprocess.check_output([*map(str, tightship), *path, "--help"], env=environ, text=True)
-    _, _, listed = shown.partition("\nCommands:\n")
-    if path:
-        yield path
-    for line in listed.splitlines():
-        if line.startswith("  ") and line[2:3].strip():
-            yield from _commands(tightship, environ, (*path, line.split()[0]))
+    paths: list[tuple[str, ...]] = [()]
+    for path in paths:  # what a help lists is added
+        shown = _run([*tightship, *path, "--help"], environ, folder)
+        if shown.returncode or not shown.stdout:
+            yield f"{name}: `tightship {' '.join(path)} --help` ends with {shown.returncode}: {shown.stderr[-500:]}"
+        _, _, listed = shown.stdout.partition("\nCommands:\n")
+        paths += [(*path, line.split()[0]) for line in listed.splitlines() if line[:2] == "  " and line[2:3].strip()]
+        ended = _run([*tightship, *path], environ, folder)
+        lines = ended.stderr.splitlines()
+        one_line = len(lines) == 1 or "Usage:" in ended.stderr  # a group alone shows its help
+        if "Traceback" in ended.stderr or (ended.returncode == 2 and not one_line):
+            yield f"{name}: `tightship {' '.join(path)}` ends with {ended.returncode}: {ended.stderr[-500:]}"
+        print(f"{name}: tightship {' '.join(path)}: {ended.returncode} {(lines or [''])[-1][:120]}", flush=True)
+    if len(paths) < FEWEST_COMMANDS:
+        yield f"{name}: only {len(paths)} commands were found in the helps"
 
 
 def _run(command: list[object], environ: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -91,7 +89,7 @@ def _run(command: list[object], environ: dict[str, str], folder: Path) -> subpro
         except subprocess.TimeoutExpired:
             process.terminate()
             out, err = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 if __name__ == "__main__":
