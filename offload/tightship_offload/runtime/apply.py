@@ -65,6 +65,7 @@ class WindowConfig:
     deadline_s: float = DEADLINE_S
     """For each wait."""
     order: UpdateOrder = UpdateOrder.NEXT_USE
+    """Of updates that are ready."""
     threads: int | None = None
     """CPU threads for updates; None: see `threads_for`."""
     fused: bool = False

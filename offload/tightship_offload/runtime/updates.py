@@ -101,7 +101,7 @@ class Updates:
         :param rest_now: copies all that belongs to the training and does not move.
         """
         optimizer = self._optimizer
-        settings = [snapshot(group) for group in optimizer.param_groups]
+        settings = self._settings()
         # The device may still compute these. To read them is to wait; torch's own kernel would not.
         given = {name: optimizer.__dict__.get(name) for name in ("grad_scale", "found_inf")}
         scaling = {name: value.cpu() for name, value in given.items() if isinstance(value, Tensor)}
@@ -131,6 +131,10 @@ class Updates:
             self._committed = self._lane.submit(
                 "the commit of the step to its files", lambda: store.commit(copied), all_of_it, place=len(order)
             )
+
+    def _settings(self) -> list[State]:
+        """Of all groups, as layers are updated with them now."""
+        return [self._form(snapshot(group)) for group in self._optimizer.param_groups]
 
     def _confirm(self, layer: Layer, asked: Work, *, scaled: bool) -> bool:
         """Whether a layer's early update was the one that `step` asks for now; otherwise it is taken back."""
@@ -191,8 +195,7 @@ class Updates:
         if not all(may_be_pending(parameter) for parameter in layer.parameters):
             return
         assert layer.gradients is not None and self._early is not None
-        settings = [snapshot(group) for group in self._optimizer.param_groups]
-        work = Work([(number, at, layer.gradients[at]) for number, at in usual], settings)
+        work = Work([(number, at, layer.gradients[at]) for number, at in usual], self._settings())
         undo = self._undo.setdefault(layer.index, Undo()) if self._early.undo else None
         self._run(layer, work, undo, after=arrived, early=True)
 
@@ -238,12 +241,12 @@ class Updates:
         known: defaultdict[Tensor, Any] = defaultdict(dict)
         for number, at, _ in work.gradients:
             shadow = layer.shadows[at]
-            groups.setdefault(number, {**self._form(work.settings[number]), "params": []})["params"].append(shadow)
+            groups.setdefault(number, {**work.settings[number], "params": []})["params"].append(shadow)
             if layer.parameters[at] in state:
                 known[shadow] = _without_master(state[layer.parameters[at]])
         part = part_of(self._optimizer, self._kind, list(groups.values()), known)
         part.__dict__.update(scaling or {})
-        before = [self._form(work.settings[number]) for number in groups]
+        before = [work.settings[number] for number in groups]
         one = LayerUpdate(
             layer=layer,
             work=work,
