@@ -180,7 +180,7 @@ class Engine:
         if self._step_ended_ns is not None:
             counting.step_ns = now_ns - self._step_ended_ns
         counting.step += 1
-        self._stalls.end_step()
+        self._stalls.read()
         counting.update_ns, self.updates.spent_ns = self.updates.spent_ns, 0
         counting.in_one_pass = len(self.updates.in_one_pass)
         self.last = replace(counting)

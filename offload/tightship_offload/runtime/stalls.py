@@ -3,7 +3,8 @@
 [Note: stalls] Where work is done when it was issued, a wait of the host is a wait of the computation. On a GPU it is
 not: the host runs ahead, waits while the device still has work, and gives the device waits of its own, which take the
 host no time. There two timing events stand around each wait, and what passes on the device between them is the stall.
-They can only be read once the device has come to them, so a step's figures hold the stalls of the step before it.
+They can only be read once the device has come to them, so a step's figures hold the stalls of the step before it. A
+loop that makes no steps (an evaluation) has them read now and then, so that they do not pile up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 from tightship_offload.backends.base import COMPUTE, Backend, Mark
 from tightship_offload.runtime.stats import OffloadStats
 
+MOST = 4096
+"""Waits after which a step is read before its end."""
+
 
 class Stalls:
     """Of one engine; used by the thread that computes."""
@@ -21,8 +25,9 @@ class Stalls:
         self._backend = backend
         self._stats = stats
         self._now: list[tuple[str, Any, Any]] = []
+        """Since the last reading."""
         self._before: list[tuple[str, Any, Any]] = []
-        """Of the step that is over."""
+        """Before it, and not counted yet."""
 
     def reach(self, cause: str, mark: Mark, *, on_host: bool) -> None:
         """As `Backend.reach` for the computation; the wait counts for a cause.
@@ -35,9 +40,11 @@ class Stalls:
             self._count(cause, waited_ns)
         else:
             self._now.append((cause, begun, self._backend.record_timed()))
+            if len(self._now) >= MOST:
+                self.read()
 
-    def end_step(self) -> None:
-        """Count what the device has come to of the step before. See [Note: stalls]."""
+    def read(self) -> None:
+        """Count what the device has come to of the waits before the last reading. See [Note: stalls]."""
         late = []
         for cause, begun, ended in self._before:
             elapsed_ns = self._backend.elapsed_ns(begun, ended)

@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from offload_async import AsyncBackend  # noqa: E402
 from offload_exactness import Model  # noqa: E402
-from offload_loops import adamw, plain_step  # noqa: E402
+from offload_loops import adamw, batch, loss_of, plain_step  # noqa: E402
 
 import tightship_offload as offload  # noqa: E402
+from tightship_offload.runtime import stalls  # noqa: E402
 from tightship_offload.runtime.stats import OffloadStats  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -48,3 +49,18 @@ def test_what_the_device_waits_for_is_told_a_step_later() -> None:
     first, second = steps(1000.0)[0][:2]
     assert first.wait_h2d_ns == 0 and first.h2d_bytes > 0
     assert second.wait_h2d_ns > 0
+
+
+def test_a_loop_without_steps_piles_no_events_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "MOST", 8)
+    torch.manual_seed(0)
+    with AsyncBackend(prompt={}, deadline_s=PATIENCE_S, copy_ns_per_byte=1000.0).computing() as backend:
+        model = Model()
+        offload.apply(model, adamw(model.parameters()), backend=backend, window=2)
+        engine = offload.engine_of(model)
+        for _ in range(20):
+            with torch.no_grad():
+                float(loss_of(model, batch()))
+        assert engine._counting.fetches > 5 * stalls.MOST
+        assert engine._counting.wait_h2d_ns > 0
+        assert len(engine._stalls._now) + len(engine._stalls._before) < 3 * stalls.MOST
