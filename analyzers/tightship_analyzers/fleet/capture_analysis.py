@@ -217,12 +217,13 @@ def _store(database: Database, key: str, analysis: RunAnalysis | None, failed: l
     except TightshipError as error:
         analysis, failed = None, [*failed, str(error)]
     with database.session() as session:
-        # The state first: it locks the row, and says whether this analysis still counts.
+        # The row first: two workers may come to this, and the capture is ended, and recorded again, by one of them.
+        capture = captures.lock(session, key)
         if failed:
             is_empty = analysis is None and all(EMPTY in why for why in failed)
-            capture = captures.fail(session, key, recorded_again(session, key, failed[0]) if is_empty else failed[0])
+            captures.fail(session, key, recorded_again(session, capture, failed[0]) if is_empty else failed[0])
         else:
-            capture = captures.analyzed(session, key, reason=sparse_reason(session, key, analysis))
+            captures.analyzed(session, key, reason=sparse_reason(session, capture, analysis))
         save_capture(session, capture, analysis, now=now)
         if analysis is not None:
             session.merge(CaptureAnalysis(capture_id=capture.id, catalogue=catalogue, body=body, created_ns=now))
