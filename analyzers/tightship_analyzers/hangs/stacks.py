@@ -39,29 +39,41 @@ def collective_of(frames: Sequence[Frame]) -> str | None:
 def judge_stacks(processes: Sequence[ProcessStack]) -> tuple[str, str]:
     """The verdict, and what of the cause is known."""
     ranks = [one for one in processes if one.role == "rank"]
-    seen = [one for one in ranks if one.stack]
+    seen, unseen = [one for one in ranks if one.stack], [one for one in ranks if not one.stack]
     if not seen:
-        reasons = {one.reason for one in processes if one.reason}
-        why = "; ".join(sorted(reasons)) if reasons else "no process of it has loaded torch yet"
+        why = _reasons(processes) or "no process of it has loaded torch yet"
         return "Where its ranks are is not known.", f"Their stacks cannot be had: {why}."
     inside = [one for one in seen if one.collective]
     away = [one for one in seen if not one.collective]
     if inside and away:
         return _kept_waiting(inside, away), _cause(away, processes)
+    if inside and unseen:
+        return (
+            f"{_waiting(inside)}; the place of {_lower(_ranks(unseen))} is not known.",
+            f"Unknown: not all stacks can be had: {_reasons(unseen) or 'no reason was given'}.",
+        )
     if inside:
         return _all_inside(inside), (
-            "Unknown from stacks: every rank has called it. If the collectives differ, the program calls them in "
-            "different orders; else look at the network and at the library's log. "
-            "The flight recorder says which one each has completed: docs/hangs.md."
+            "Unknown from stacks: every rank of this run has called it; a job on several hosts has a run on each. If "
+            "the collectives differ, the program calls them in different orders; else look at the network and at the "
+            "library's log. The flight recorder says which one each has completed: docs/hangs.md."
         )
     return _where(seen), _cause(_behind(seen), processes)
 
 
-def _kept_waiting(inside: Sequence[ProcessStack], away: Sequence[ProcessStack]) -> str:
+def _reasons(processes: Sequence[ProcessStack]) -> str:
+    """Why stacks cannot be had."""
+    return "; ".join(sorted({one.reason for one in processes if one.reason}))
+
+
+def _waiting(inside: Sequence[ProcessStack]) -> str:
     named = Counter(one.collective for one in inside).most_common(1)[0][0]
-    waits = "wait" if len(inside) > 1 else "waits"
+    return f"{_ranks(inside)} {'wait' if len(inside) > 1 else 'waits'} in {named}"
+
+
+def _kept_waiting(inside: Sequence[ProcessStack], away: Sequence[ProcessStack]) -> str:
     has = "have" if len(away) > 1 else "has"
-    return f"{_ranks(inside)} {waits} in {named}, which {_lower(_ranks(away))} {has} not called: {_places(away)}."
+    return f"{_waiting(inside)}, which {_lower(_ranks(away))} {has} not called: {_places(away)}."
 
 
 def _all_inside(inside: Sequence[ProcessStack]) -> str:

@@ -194,6 +194,12 @@ def test_a_rank_that_waits_for_its_loader_leads_to_the_workers() -> None:
     assert cause == "It waits for a batch of its loader, whose 2 workers are 2 at /job/data.py:9 decode."
 
 
+def test_a_rank_that_cannot_be_seen_is_not_taken_to_be_inside() -> None:
+    verdict, cause = judge_stacks([rank(0, *ALL_REDUCE), rank(1), rank(2, *ALL_REDUCE)])
+    assert verdict == "Ranks 0 and 2 wait in all_reduce; the place of rank 1 is not known."
+    assert "py-spy is not installed" in cause
+
+
 def test_no_stacks_are_no_verdict() -> None:
     verdict, cause = judge_stacks([rank(0)])
     assert verdict == "Where its ranks are is not known." and "pip install py-spy" in cause
