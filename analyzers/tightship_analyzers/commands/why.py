@@ -61,8 +61,8 @@ def why(targets: tuple[str, ...], native: bool, as_json: bool) -> None:
 
 
 def _of_run(name: str, native: bool) -> RunWhy:
-    from tightship_analyzers.hangs.live import live_run, why_it_ended, why_it_hangs
-    from tightship_collectors.jobs.run_stacks import read_run
+    from tightship_analyzers.hangs.live import why_it_ended, why_it_hangs
+    from tightship_collectors.jobs.run_stacks import live_run, read_run
     from tightship_platform.client import ApiClient, ApiError
     from tightship_platform.results.codec import decode
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from tightship_analyzers.hangs.stacks import collective_of, judge_stacks, own_place
-from tightship_collectors.jobs.attribution import Attribution
-from tightship_collectors.jobs.live_run import HostRun
 from tightship_platform.results.run import RunDetail
 from tightship_platform.results.why import ProcessStack, RunWhy
 from tightship_platform.units import format_ns, plural
@@ -16,12 +13,6 @@ from tightship_platform.vocabulary import LIVE, RunState
 from tightship_platform.wire import ProcessFrames
 
 _WORKER = "/torch/utils/data/_utils/worker.py"
-
-
-def live_run(runtime_dir: Path, name: str) -> HostRun | None:
-    """The live run of this host whose id begins so; None: there is none, or several."""
-    found = [run.view for run in Attribution(runtime_dir).update() if run.view.run.startswith(name)]
-    return found[0] if len(found) == 1 else None
 
 
 def why_it_hangs(run: str, processes: Sequence[ProcessFrames], read_ns: int) -> RunWhy:

@@ -255,7 +255,7 @@ def _cause(job: Job, culprits: Sequence[HangCulprit]) -> str:
         idle = "nothing of theirs is in flight" if len(culprits) > 1 else "nothing of its own is in flight"
         return (
             f"Unknown from the dumps: {idle}, so their programs are busy or blocked elsewhere. "
-            "Python stacks say where: `tightship why RUN` on their hosts."
+            "Python stacks say where, while it hangs: `tightship why RUN`."
         )
     if kinds == {HangKind.QUEUED}:
         return (

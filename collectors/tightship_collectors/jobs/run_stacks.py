@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+from tightship_collectors.jobs.attribution import Attribution
 from tightship_collectors.jobs.live_run import HostRun, RankView
 from tightship_collectors.jobs.ranks import ancestors_of
 from tightship_collectors.jobs.stacks import PATIENCE_S, NoStacks, read_stacks
@@ -12,6 +14,12 @@ from tightship_platform.wire import Frame, ProcessFrames
 MAX_RANKS = 128
 MAX_HELPERS = 16
 """Loader workers and other children of ranks that are looked at."""
+
+
+def live_run(runtime_dir: Path, name: str) -> HostRun | None:
+    """The live run of this host whose id begins so; None: there is none, or several."""
+    found = [run.view for run in Attribution(runtime_dir).update() if run.view.run.startswith(name)]
+    return found[0] if len(found) == 1 else None
 
 
 def read_run(run: HostRun, *, native: bool = False, within_s: float | None = None) -> list[ProcessFrames]:
