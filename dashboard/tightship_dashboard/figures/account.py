@@ -7,6 +7,7 @@ from typing import Any
 from dash import html
 
 from tightship_analyzers.report.palette import BUCKET_COLOUR
+from tightship_dashboard.figures import bars
 from tightship_dashboard.figures.elements import Node, link
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_MEANING
@@ -32,34 +33,15 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
     label, meaning = BUCKET_LABEL[Bucket.PRODUCTIVE], BUCKET_MEANING[Bucket.PRODUCTIVE]
     known = None if has_no_trace(buckets) else productive
     rows.append(_row(label, meaning, Bucket.PRODUCTIVE, 0, known, total_ns))
-    return html.Table(
-        [
-            html.Caption("Allocated device time, what each loss takes off it, and what is left", className="unseen"),
-            html.Tbody(rows),
-        ],
-        className="bars waterfall",
-    )
+    return bars.waterfall("Allocated device time, what each loss takes off it, and what is left", rows)
 
 
 def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: int | None, total: int) -> Node:
     """One bar; of a value that nobody knows (None) it says so."""
     colour = BUCKET_COLOUR[bucket] if bucket else "var(--ink-2)"
-    style = {"left": _part(start, total), "width": _part(value or 0, total), "background": colour}
     kind = "whole" if bucket is None else "unexplained" if bucket is Bucket.UNEXPLAINED else "part"
-    return html.Tr(
-        [
-            html.Th(label, scope="row"),
-            html.Td(
-                html.Div([html.Div(style=style, className=f"bar {kind}")] if value else [], className="track"),
-                className="draw",
-            ),
-            html.Td(fmt.duration(value), className="number"),
-            html.Td(fmt.share(value, total), className="number share"),
-        ],
-        title=f"{meaning} {NO_TRACE}"
-        if value is None
-        else f"{meaning} {fmt.duration(value)}, {fmt.share(value, total)} of what was allocated.",
-    )
+    found = NO_TRACE if value is None else f"{fmt.duration(value)}, {fmt.share(value, total)} of what was allocated."
+    return bars.bar(label, start, value, total, colour=colour, title=f"{meaning} {found}", kind=kind)
 
 
 def by_group(groups: dict[str, dict[str, int]], *, kind: str) -> Node:
@@ -97,7 +79,7 @@ def _stack(buckets: dict[str, int]) -> list[tuple[Bucket, int]]:
 def _segment(bucket: Bucket, value: int, total: int, most: int) -> Node:
     return html.Div(
         className="bar",
-        style={"width": _part(value, most), "background": BUCKET_COLOUR[bucket]},
+        style={"width": bars.length(value, most), "background": BUCKET_COLOUR[bucket]},
         title=f"{BUCKET_LABEL[bucket]}: {fmt.duration(value)}, {fmt.share(value, total)}",
     )
 
@@ -110,7 +92,3 @@ def key(buckets: dict[str, int]) -> Node:
             swatch = html.Span(className="swatch", style={"background": BUCKET_COLOUR[bucket]})
             items.append(html.Li([swatch, BUCKET_LABEL[bucket]], title=BUCKET_MEANING[bucket]))
     return html.Ul(items, className="key")
-
-
-def _part(value: int, whole: int) -> str:
-    return f"{100 * value / whole:.3f}%" if whole else "0%"

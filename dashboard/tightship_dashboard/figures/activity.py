@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dash import html
 
+from tightship_dashboard.figures.bars import bar, waterfall
 from tightship_dashboard.figures.elements import Node, attrs, badge, link
+from tightship_dashboard.figures.palette import BUSY, IDLE, LONG_IDLE, UNMEASURED
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.fleets import fleet_href
+from tightship_dashboard.sentences.links import fleet_href
 from tightship_platform.results.fleet import ImportedFleet
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import LIVE
 
-BUSY, IDLE, LONG_IDLE, UNMEASURED = "#009E73", "#CF7B00", "#7D6B00", "#929292"
 
-
-def bars(fleet: ImportedFleet) -> Node:
+def measured(fleet: ImportedFleet) -> Node:
     """Held, busy, idle, of which in long stretches, and unmeasured time, all to one scale."""
     total = fleet.device_ns
     busy, idle = fleet.busy_ns or 0, fleet.idle_ns or 0
@@ -31,33 +31,13 @@ def bars(fleet: ImportedFleet) -> Node:
         ),
         ("unmeasured", "Held, and no sample says what happened.", UNMEASURED, busy + idle, fleet.unmeasured_ns),
     ]
-    return html.Table(
+    return waterfall(
+        "Device time that was held, and how much of it was busy and idle",
         [
-            html.Caption("Device time that was held, and how much of it was busy and idle", className="unseen"),
-            html.Tbody([_row(*row, total) for row in rows]),
+            bar(label, start, value, total, colour=colour, title=meaning)
+            for label, meaning, colour, start, value in rows
         ],
-        className="bars waterfall",
     )
-
-
-def _row(label: str, meaning: str, colour: str, start: int, value: int, total: int) -> Node:
-    style = {"left": _part(start, total), "width": _part(value, total), "background": colour}
-    return html.Tr(
-        [
-            html.Th(label, scope="row"),
-            html.Td(
-                html.Div([html.Div(style=style, className="bar part")] if value else [], className="track"),
-                className="draw",
-            ),
-            html.Td(fmt.duration(value), className="number"),
-            html.Td(fmt.share(value, total), className="number share"),
-        ],
-        title=meaning,
-    )
-
-
-def _part(value: int, whole: int) -> str:
-    return f"{100 * value / whole:.3f}%" if whole else "0%"
 
 
 def assumptions(fleet: ImportedFleet) -> Node:

@@ -19,6 +19,8 @@ RUN_COLOUR: dict[RunState, str] = {
     RunState.UNKNOWN: "#929292",
 }
 CHECK_COLOUR = {"ok": "#009E73", "note": "#CF7B00", "wrong": "#DC3E1A"}
+BUSY, IDLE, LONG_IDLE, UNMEASURED = "#009E73", "#CF7B00", "#7D6B00", "#929292"
+"""Of what samples measured of a device."""
 UNKNOWN_STATE = "#929292"
 """Of a state that only a newer server knows."""
 

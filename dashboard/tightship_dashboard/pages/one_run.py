@@ -33,8 +33,7 @@ from tightship_dashboard.pages.stacks import where_it_was
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.fleets import fleet_href
-from tightship_dashboard.sentences.links import Answer, finding_href, runs_href, search_href
+from tightship_dashboard.sentences.links import Answer, finding_href, fleet_href, runs_href, search_href
 from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, require
 from tightship_platform.database.audit import audit

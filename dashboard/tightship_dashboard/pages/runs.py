@@ -54,8 +54,8 @@ def answer(view: View) -> Answer:
     return _Read(view).answer
 
 
-class _Read:
-    """The runs that the filters in the address let through."""
+class _Query:
+    """What the address asks for."""
 
     def __init__(self, view: View) -> None:
         self.fleet = imported_fleet(view.query.get("fleet"))
@@ -63,6 +63,13 @@ class _Read:
         self.state = _known(RunState, view.query.get("state"))
         self.by = _known(Bucket, view.query.get("by"))
         self.search = view.query.get("search") or None
+
+
+class _Read(_Query):
+    """The runs that the filters in the address let through."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
         self.refusal: str | None = None
         self.says_why = False
         """Whether the runs are those that failed or were lost, each with its reason."""
@@ -159,7 +166,7 @@ def register(app: Dash, database: Database) -> None:
         prevent_initial_call=True,
     )
 
-    follow_address(app, database, "runs", path=PATH, address_of=lambda view: _address(_Read(view)), layout=layout)
+    follow_address(app, database, "runs", path=PATH, address_of=lambda view: _address(_Query(view)), layout=layout)
 
 
 def _body(view: View, read: _Read, rows: list[grid.Row]) -> Node:
@@ -192,8 +199,10 @@ def _how_to_search() -> Node:
     )
 
 
-def _address(read: _Read) -> str:
-    return runs_href(fleet=read.fleet, workflow=read.workflow, state=read.state, by=read.by, search=read.search)
+def _address(wanted: _Query) -> str:
+    return runs_href(
+        fleet=wanted.fleet, workflow=wanted.workflow, state=wanted.state, by=wanted.by, search=wanted.search
+    )
 
 
 def _parts(read: _Read) -> dict[str, Node]:

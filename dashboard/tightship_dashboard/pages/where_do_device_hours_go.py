@@ -16,8 +16,8 @@ from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.answers import RANGE_WORDS
-from tightship_dashboard.sentences.fleets import fleet_href, imported
-from tightship_dashboard.sentences.links import Answer, runs_href
+from tightship_dashboard.sentences.fleets import imported
+from tightship_dashboard.sentences.links import Answer, fleet_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.queries.account_groups import account_groups
 from tightship_platform.queries.captures import any_trace_analyzed
@@ -156,7 +156,7 @@ def _activity(read: _Read) -> list[Node]:
     if fleet is None or fleet.busy_ns is None:
         return []
     aside = ", ".join(fleet.assumptions[:1])
-    return [section("How much of it was busy", [activity.bars(fleet)], anchor="activity", aside=aside)]
+    return [section("How much of it was busy", [activity.measured(fleet)], anchor="activity", aside=aside)]
 
 
 def _assumptions(read: _Read) -> list[Node]:

@@ -86,7 +86,7 @@ def layout(view: View) -> Node:
     return html.Div(
         [
             dcc.Location(id="audit-url", refresh=False),
-            dcc.Store(id="audit-address", data=_address(read)),
+            dcc.Store(id="audit-address", data=_address(view)),
             question(QUESTION),
             sentence(read.answer),
             html.Div(
@@ -114,11 +114,11 @@ def register(app: Dash, database: Database) -> None:
         prevent_initial_call=True,
     )
 
-    follow_address(app, database, "audit", path=PATH, address_of=lambda view: _address(_Read(view)), layout=layout)
+    follow_address(app, database, "audit", path=PATH, address_of=_address, layout=layout)
 
 
-def _address(read: _Read) -> str:
-    return audit_href(action=read.action, actor=read.actor)
+def _address(view: View) -> str:
+    return audit_href(action=view.query.get("action"), actor=view.query.get("actor"))
 
 
 def _choice(choice_id: str, values: list[str], value: str | None, nothing: str, label: str) -> Node:

@@ -19,6 +19,7 @@ from tightship_dashboard.figures import fit
 from tightship_dashboard.figures.elements import Node, attrs, empty, notice, prose, question, sentence
 from tightship_dashboard.figures.palette import RUN_COLOUR
 from tightship_dashboard.pages import fit_form
+from tightship_dashboard.pages.filters import follow_address
 from tightship_dashboard.pages.fit_request import FIELDS, FormState, checked
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import fit_answers
@@ -81,18 +82,7 @@ def register(app: Dash, database: Database, settings: Settings) -> None:
         except TightshipError as error:
             return None, notice(f"Nothing was planned: {error}.")
 
-    @app.callback(
-        Output("page", "children", allow_duplicate=True),
-        Input("fit-url", "search"),
-        State("fit-url", "pathname"),
-        State("fit-address", "data"),
-        prevent_initial_call=True,
-    )
-    def _follow(search: str | None, path: str | None, shown: str | None) -> Node:
-        view = current_view(database, search)
-        if path != PATH or FormState(view).address == shown:
-            raise PreventUpdate
-        return layout(view)
+    follow_address(app, database, "fit", path=PATH, address_of=lambda view: FormState(view).address, layout=layout)
 
     @app.callback(Output("fit-request", "data"), Output("fit-note", "children"), Input("fit-address", "data"))
     def _request(address: str | None) -> tuple[Any, Node]:

@@ -1,17 +1,15 @@
-"""The answer about an imported fleet, and what its figures take for granted."""
+"""The answers about an imported fleet and its runs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from urllib.parse import urlencode
 
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.links import Answer, Link, Part, runs_href
+from tightship_dashboard.sentences.links import Answer, Link, Part, fleet_href, runs_href
 from tightship_platform.results.fleet import ImportedFleet
 from tightship_platform.results.run import Run
 from tightship_platform.units import plural
-from tightship_platform.vocabulary import LIVE
 
 
 def imported(fleet: ImportedFleet) -> Answer:
@@ -49,8 +47,3 @@ def runs_of(fleet: str, rows: Sequence[Run], *, most: int) -> Answer:
     newest = "The newest " if len(rows) >= most else ""
     name = Link(fmt.name(fleet), fleet_href(fleet))
     return [f"{newest}{plural(len(rows), 'run')} of the imported history of ", name, f": {counted}." if rows else "."]
-
-
-def fleet_href(fleet: str | None) -> str:
-    """Address of *Where do device-hours go?* of an imported fleet; None or `live`: of the live one."""
-    return "/" if fleet in (None, LIVE) else f"/?{urlencode({'fleet': fleet})}"

@@ -91,15 +91,9 @@ def share_span(frac: float, low: float, high: float) -> str:
 
 def _of_hundred(frac: float) -> str:
     value = 100 * frac
-    return (
-        "0"
-        if value == 0
-        else f"{value:.0f}"
-        if abs(value) >= 9.95
-        else f"{value:.1f}"
-        if abs(value) >= 1
-        else f"{value:.2f}"
-    )
+    if value == 0:
+        return "0"
+    return f"{value:.{0 if abs(value) >= 9.95 else 1 if abs(value) >= 1 else 2}f}"
 
 
 def share(part: int | None, whole: int | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from tightship_platform.results.named import finding_href, one_trace_href, run_href
+from tightship_platform.vocabulary import LIVE
 
 __all__ = [
     "Answer",
@@ -15,9 +16,11 @@ __all__ = [
     "audit_href",
     "finding_href",
     "fit_href",
+    "fleet_href",
     "one_trace_href",
     "run_href",
     "runs_href",
+    "search_href",
 ]
 
 
@@ -32,6 +35,11 @@ class Link:
 Part = str | Link
 Answer = Sequence[Part]
 """A sentence. A number or name in it leads to what proves it."""
+
+
+def fleet_href(fleet: str | None) -> str:
+    """Address of *Where do device-hours go?* of an imported fleet; None or `live`: of the live one."""
+    return "/" if fleet in (None, LIVE) else f"/?{urlencode({'fleet': fleet})}"
 
 
 def runs_href(**query: str | None) -> str:
