@@ -1,5 +1,7 @@
-"""What an update costs the host, per parameter: torch's fused AdamW in fp32, bf16 with fp32 masters by torch and in one
-pass, with and without clipping; and norms of gradients against a sum over the same bytes.
+"""What an update costs the host, per parameter, and a norm of gradients.
+
+Updates are torch's fused AdamW in fp32, and bf16 with fp32 masters by torch and in one pass, with and without clipping;
+norms are held against a sum over the same bytes.
 
 All sides live in one process and take turns, so that a machine that is busy for a while slows each of them; ratios are
 medians of the ratios of neighbours. Updates are those of the engine: one `optimizer.step()` of layers in host memory,
@@ -11,16 +13,14 @@ steadier one.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from parts.results import keep, options
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -31,7 +31,6 @@ from tightship_offload.plan.host_limits import cores
 from tightship_offload.runtime.engine import Engine
 from tightship_offload.runtime.norms import total_norm
 
-OUT = Path(__file__).parent / "out" / "offload_update.json"
 REFERENCE, BY_TORCH, ONE_PASS = "fp32, fused AdamW", "bf16 + masters, by torch", "bf16 + masters, one pass"
 CLIPPED = (f"{BY_TORCH}, torch's clipping", f"{ONE_PASS}, ours")
 AIM_UPDATE, AIM_NORM = 1.3, 0.8
@@ -155,12 +154,8 @@ def norms(numbers: int, rounds: int, threads: int) -> list[dict[str, Any]]:
                     f"{name}_bytes_per_s": 4 * words.numel() / statistics.median(wall for wall, _ in times)
                     for name, times in spent.items()
                 },
-                "share_of_sum": statistics.median(
-                    a / b for (a, _), (b, _) in zip(spent["sum"], spent["ours"], strict=True)
-                ),
-                "torch_share_of_sum": statistics.median(
-                    a / b for (a, _), (b, _) in zip(spent["sum"], spent["torch"], strict=True)
-                ),
+                "share_of_sum": ratio(spent, "sum", "ours", 0),
+                "torch_share_of_sum": ratio(spent, "sum", "torch", 0),
                 "error": abs(float(found) / exact - 1),
                 "torch_error": abs(float(theirs) / exact - 1),
             }
@@ -169,44 +164,67 @@ def norms(numbers: int, rounds: int, threads: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--params", type=int, default=24_000_000, help="of both layers of an update together")
     parser.add_argument("--numbers", type=int, default=64_000_000, help="of a norm")
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     counts = sorted({1, cores()})
-    rows = [row for threads in counts for row in updates(args.params, args.rounds, threads)]
-    sums = [row for threads in counts for row in norms(args.numbers, args.rounds, threads)]
+    result = {
+        "parameters": args.params,
+        "numbers": args.numbers,
+        "updates": [row for threads in counts for row in updates(args.params, args.rounds, threads)],
+        "norms": [row for threads in counts for row in norms(args.numbers, args.rounds, threads)],
+        "torch": torch.__version__,
+    }
+    keep("offload_update", result, show, json_only=args.json_only)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print both tables."""
     console = Console()
-    table = Table(title=f"Update of {args.params / 1e6:.0f} M parameters, ns per parameter")
-    for column in ("case", "threads", "wall", "processor", "wall, of fp32", "processor, of fp32"):
-        table.add_column(column, justify="left" if column == "case" else "right")
-    for row in rows:
-        table.add_row(
-            row["case"],
-            str(row["threads"]),
-            f"{row['wall_ns']:.2f}",
-            f"{row['processor_ns']:.2f}",
-            f"{row['wall_ratio']:.2f}",
-            f"{row['processor_ratio']:.2f}",
+    console.print(
+        drawn(
+            f"Update of {result['parameters'] / 1e6:.0f} M parameters, ns per parameter",
+            ("case", "threads", "wall", "processor", "wall, of fp32", "processor, of fp32"),
+            (
+                (
+                    row["case"],
+                    str(row["threads"]),
+                    *(f"{row[key]:.2f}" for key in ("wall_ns", "processor_ns", "wall_ratio", "processor_ratio")),
+                )
+                for row in result["updates"]
+            ),
         )
-    console.print(table)
-    table = Table(title=f"Norm of {args.numbers / 1e6:.0f} M gradients, GB/s")
-    for column in ("format", "threads", "sum", "ours", "torch's", "ours, of the sum", "error", "torch's error"):
-        table.add_column(column, justify="left" if column == "format" else "right")
-    for row in sums:
-        table.add_row(
-            row["format"],
-            str(row["threads"]),
-            *(f"{row[f'{name}_bytes_per_s'] / 1e9:.1f}" for name in ("sum", "ours", "torch")),
-            f"{row['share_of_sum']:.2f}",
-            f"{row['error']:.0e}",
-            f"{row['torch_error']:.0e}",
+    )
+    console.print(
+        drawn(
+            f"Norm of {result['numbers'] / 1e6:.0f} M gradients, GB/s",
+            ("format", "threads", "sum", "ours", "torch's", "ours, of the sum", "error", "torch's error"),
+            (
+                (
+                    row["format"],
+                    str(row["threads"]),
+                    *(f"{row[f'{name}_bytes_per_s'] / 1e9:.1f}" for name in ("sum", "ours", "torch")),
+                    f"{row['share_of_sum']:.2f}",
+                    f"{row['error']:.0e}",
+                    f"{row['torch_error']:.0e}",
+                )
+                for row in result["norms"]
+            ),
         )
-    console.print(table)
+    )
     console.print(f"Aims: one pass at most {AIM_UPDATE} of fp32; norms at least {AIM_NORM} of the sum.")
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps({"updates": rows, "norms": sums, "torch": torch.__version__}, indent=1) + "\n")
+
+
+def drawn(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table whose first column is words and whose others are numbers."""
+    table = Table(title=title)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 if __name__ == "__main__":
