@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
 from tightship_collectors.importers import alibaba_genai, csv_tables, slurm_sacct
 from tightship_collectors.importers.source import MAX_LISTED, Meter, Open, Options, Refused, Source
+from tightship_platform import validation
 from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.codec import decode
@@ -74,7 +74,7 @@ def import_history(
         with _Bar() as meter:
             options = Options(zone=None if zone is None else _zone(zone), meter=meter)
             source = OPENERS[FleetFormat(format_name)](path, options)
-            fleet = name or source.name
+            fleet = validation.key("Fleet", name or source.name)
             begun_s = time.monotonic()
             sent = _send(api, fleet, source, meter)
         stored = next((one for one in _fleets(api) if one.fleet == fleet), None)
@@ -123,7 +123,7 @@ def _send(api: ApiClient, fleet: str, source: Source, meter: Meter) -> _Sent:
         sent.runs += len(part.runs)
         sent.samples += sum(len(one.time_ns) for one in part.samples)
         if part.part not in stored:
-            api.post(f"/fleets/{quote(fleet, safe='')}/parts", part)
+            api.post(f"/fleets/{fleet}/parts", part)
             sent.new += 1
     if not sent.runs:
         raise Invalid("Source", f"{plural(source.rows, 'row')}, none of them a run", _why_none(source.refused))
@@ -146,7 +146,7 @@ def _put(api: ApiClient, fleet: str, source: Source, *, is_done: bool) -> FleetS
         refused=source.refused.counts,
         is_done=is_done,
     )
-    return decode(FleetStored, api.post(f"/fleets/{quote(fleet, safe='')}", record), "fleet")
+    return decode(FleetStored, api.post(f"/fleets/{fleet}", record), "fleet")
 
 
 def _parts(source: Source, meter: Meter) -> Iterator[ImportedPart]:
