@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from tightship_platform.api import recalled_tokens
 from tightship_platform.api.auth import Access, create_token, revoke_token, rotate_token
@@ -56,9 +58,14 @@ def test_every_change_of_a_token_is_seen(recalled: RecalledTokens, database: Dat
 def test_tokens_that_have_not_changed_are_not_read_again(
     recalled: RecalledTokens, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[int] = []
+    reads: list[Session] = []
     read = recalled_tokens._tokens
-    monkeypatch.setattr(recalled_tokens, "_tokens", lambda session: reads.append(1) or read(session))
+
+    def counted(session: Session) -> dict[str, Any]:
+        reads.append(session)
+        return read(session)
+
+    monkeypatch.setattr(recalled_tokens, "_tokens", counted)
 
     async def use(token: str) -> None:
         for _ in range(5):

@@ -40,9 +40,8 @@ def time_ns(text: str, zone: tzinfo | None) -> int | str:
 
     :param zone: of a time that names none; None: UTC.
     """
-    found = seconds_ns(text)
-    if found is None:
-        found = _iso_ns(text, zone)
+    seconds = seconds_ns(text)
+    found = _iso_ns(text, zone) if seconds is None else seconds
     return found if isinstance(found, str) or can_be(found) else OUTSIDE
 
 

@@ -121,8 +121,10 @@ def put_part(
     _check_reporter(reporter)
     _check_part(part, now)
     fleet = _fleet(session, name, reporter)
-    for named in (*(device for run in part.runs for device in run.devices), *part.samples):
-        named.host = named.host or NO_HOST
+    for device in (device for run in part.runs for device in run.devices):
+        device.host = device.host or NO_HOST
+    for samples in part.samples:
+        samples.host = samples.host or NO_HOST
     rows = len(part.runs) + sum(len(samples.time_ns) for samples in part.samples)
     if session.get(FleetPart, (fleet.id, part.part)) is not None:
         return PartReceived(rows=rows)
