@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from tightship_platform.redaction import hide_secrets
+from tightship_platform.text import printable
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FORMATS = ("text", "json")
@@ -39,7 +40,7 @@ class _OneLine(logging.Formatter):
         message = record.getMessage()
         if not message.isprintable():
             record = logging.makeLogRecord(record.__dict__)
-            record.msg = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+            record.msg = printable(message)
             record.args = None
         return hide_secrets(super().format(record))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound
 from tightship_platform.ingest import imports
+from tightship_platform.ingest.standards.measured import MeasuredHost, apply_measured
 from tightship_platform.queries.account_groups import account_groups
 from tightship_platform.queries.captures import list_captures
 from tightship_platform.queries.collection import read_collection
@@ -33,12 +35,13 @@ from tightship_platform.queries.fleets import get_fleet, list_fleets
 from tightship_platform.queries.hosts import list_hosts
 from tightship_platform.queries.opportunities import list_opportunities
 from tightship_platform.queries.runs import get_run, list_runs
+from tightship_platform.queries.samples import list_samples
 from tightship_platform.queries.workflows import list_workflows
 from tightship_platform.results.filters import Filters
 from tightship_platform.results.imported import FleetRecord, ImportedDevice, ImportedPart, ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import AccountBy, FleetFormat
-from tightship_platform.wire import Batch
+from tightship_platform.wire import Batch, RunEdit
 
 STEP = STEP_S * NS_PER_S
 PODS = {
@@ -82,6 +85,10 @@ def test_no_list_mixes_an_import_with_what_is_live(genai: Database) -> None:
         assert [one.workflow for one in list_workflows(session, old)] == ["old/pods"]
         assert [one.host for one in list_hosts(session)] == ["h1"]
         assert [one.host for one in list_hosts(session, old)] == ["old/unknown"]
+        since = Filters(since_ns=1)
+        assert {one.host for one in list_samples(session, since)} <= {"h1"}
+        assert {one.host for one in list_samples(session, replace(since, fleet="old"))} == {"old/unknown"}
+        assert list_samples(session, run=imports.run_key("old", "aa")), "a run that is named is of whatever fleet it is"
         assert read_collection(session).hosts == 1
         assert list_findings(session) == list_captures(session) == list_opportunities(session) == []
         assert list_opportunities(session, fleet="old") == []
@@ -166,6 +173,26 @@ def test_a_later_export_replaces_what_it_says_of_a_run(database: Database, tmp_p
         assert group.busy_ns is None
 
 
+def test_what_a_person_wrote_over_a_label_stays(database: Database) -> None:
+    device = ImportedDevice(host="", uuid="g", name="GPU", spans=[[1, 2]])
+    with database.session() as session:
+        imports.put_fleet(session, "old", FleetRecord(format="csv"))
+        for number, lr in enumerate(("1", "2")):
+            start = T0_S * NS_PER_S
+            device.spans = [[start, start + 1]]
+            known = replace(device, host=imports.NO_HOST, uuid="other")
+            labels = {"lr": lr, "seed": "0"}
+            run = ImportedRun(
+                id="a", workflow="w", state="finished", start_ns=start, end_ns=start + 1, devices=[device, known],
+                labels=labels,
+            )  # fmt: skip
+            imports.put_part(session, "old", ImportedPart(part=f"{number:064x}", runs=[run]))
+            ingest.edit_run(session, imports.run_key("old", "a"), RunEdit(labels={"seed": "7"}))
+        found = get_run(session, imports.run_key("old", "a"))
+    assert found.labels == {"lr": "2", "seed": "7"}
+    assert {one.host for one in found.devices} == {"old/unknown"}, "a host may be called as those without a name are"
+
+
 @contextmanager
 def seen_by(team: str | None) -> Iterator[None]:
     teams.see_team(team)
@@ -198,6 +225,10 @@ def test_live_and_imported_names_do_not_meet(genai: Database) -> None:
         assert get_run(session, "live2").workflow == "live/old/pods"
         with pytest.raises(Forbidden, match="imported fleet"):
             ingest.apply_heartbeat(session, beat(time_ns=now_ns(), host="old/unknown"), now=now_ns())
+        now = now_ns()
+        measured = MeasuredHost(name="old/unknown", devices={"aa": {now: {"power_w": 1.0}}})
+        with pytest.raises(Forbidden, match="imported fleet"):
+            apply_measured(session, measured, reporter=RED, keep_days=14, now=now)
     own = Reporter(name="agent", host="h1")
     with genai.session() as session, pytest.raises(Forbidden, match="one host or user only"):
         imports.put_fleet(session, "x", FleetRecord(format="csv"), reporter=own)

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,6 +17,7 @@ import click
 
 from tightship_collectors.importers import alibaba_genai, csv_tables, slurm_sacct
 from tightship_collectors.importers.source import MAX_LISTED, Meter, Open, Options, Refused, Source
+from tightship_platform import validation
 from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.codec import decode
@@ -40,7 +41,6 @@ SAMPLES_AT_ONCE = 20_000
 SHOWN = 5
 """Refused rows of each reason that are printed."""
 TIMEOUT_S = 300.0
-TRIES = 3
 
 
 @click.command(name="import")
@@ -70,25 +70,21 @@ def import_history(
         raise Invalid("Path", str(path), "a file or folder that exists")
     from tightship_platform.client import ApiClient
 
-    with ExitStack() as stack:
-        meter = stack.enter_context(_Bar())
-        options = Options(zone=None if zone is None else _zone(zone), meter=meter)
-        source = OPENERS[FleetFormat(format_name)](path, options)
-        fleet = name or source.name
-        api = stack.enter_context(ApiClient(load_settings(), timeout_s=TIMEOUT_S))
-        begun_s = time.monotonic()
-        sent = _send(api, fleet, source, meter)
-    if refused_file is not None:
-        rows = (f"{row.place}\t{row.why}\t{printable(row.value)}\n" for row in source.refused.listed)
-        refused_file.write_text("".join(rows), encoding="utf-8")
     with ApiClient(load_settings(), timeout_s=TIMEOUT_S) as api:
-        fleets = decode(list[ImportedFleet], api.get("/fleets"), "fleets") if _may_read(api) else []
-    stored = next((one for one in fleets if one.fleet == fleet), None)
+        with _Bar() as meter:
+            options = Options(zone=None if zone is None else _zone(zone), meter=meter)
+            source = OPENERS[FleetFormat(format_name)](path, options)
+            fleet = validation.key("Fleet", name or source.name)
+            begun_s = time.monotonic()
+            sent = _send(api, fleet, source, meter)
+        stored = next((one for one in _fleets(api) if one.fleet == fleet), None)
     if as_json and stored is not None:
         print_json(stored)
     else:
         _report(fleet, source, sent, round((time.monotonic() - begun_s) * 1e9))
     _list_refused(source.refused)
+    if refused_file is not None:
+        _write_refused(source.refused, refused_file)
     if source.refused.is_cut_off:
         raise TightshipError(f"{path} ends in the middle; what stands before is imported, import it again when whole")
 
@@ -100,15 +96,14 @@ def _zone(name: str) -> ZoneInfo:
         raise Invalid("zone", name, "a time zone such as Europe/Berlin or UTC") from error
 
 
-def _may_read(api: ApiClient) -> bool:
-    """A token that only reports cannot read what it has imported."""
+def _fleets(api: ApiClient) -> list[ImportedFleet]:
+    """Those that are stored; [] for a token that only reports, which cannot read what it has imported."""
     try:
-        api.get("/fleets")
+        return decode(list[ImportedFleet], api.get("/fleets"), "fleets")
     except TightshipError as error:
-        if getattr(error, "http_status", None) == 403:
-            return False
+        if error.http_status == HTTPStatus.FORBIDDEN:
+            return []
         raise
-    return True
 
 
 @dataclasses.dataclass
@@ -215,6 +210,14 @@ def _list_refused(refused: Refused) -> None:
             click.echo("  … --refused FILE lists them all", err=True)
     if len(refused.listed) >= MAX_LISTED:
         click.echo(f"Only the first {MAX_LISTED} are listed", err=True)
+
+
+def _write_refused(refused: Refused, path: Path) -> None:
+    rows = (f"{row.place}\t{row.why}\t{printable(row.value)}\n" for row in refused.listed)
+    try:
+        path.write_text("".join(rows), encoding="utf-8")
+    except OSError as error:
+        raise Invalid("--refused", str(path), f"a file that can be written ({error.strerror})") from error
 
 
 class _Bar:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tightship_collectors.importers.lines import Table
 from tightship_collectors.importers.source import Meter, Options, Refused, Source
-from tightship_collectors.importers.times import decimal_of, seconds_ns
+from tightship_collectors.importers.times import OUTSIDE, can_be, decimal_of, seconds_ns
 from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedDevice, ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
@@ -92,6 +92,8 @@ class _Reader:
                 self._refused.add(table.place, "no pod", pod)
             elif time_ns is None:
                 self._refused.add(table.place, "no time in seconds", row["timestamp_anon"])
+            elif not can_be(time_ns):
+                self._refused.add(table.place, OUTSIDE, row["timestamp_anon"])
             elif value is None:
                 self._refused.add(table.place, "no value", row["value"])
             elif not 0 <= value <= most:

@@ -11,7 +11,7 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 
 from tightship_collectors.importers.lines import Table
-from tightship_collectors.importers.source import HeldDevices, Options, Refused, Source
+from tightship_collectors.importers.source import NO_NAME, HeldDevices, Options, Refused, Source, unfit_name
 from tightship_collectors.importers.times import decimal_of, time_ns
 from tightship_platform.results.imported import ImportedDevice, ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
@@ -25,6 +25,7 @@ SAMPLES_AT_ONCE = 20_000
 MINUTE_NS = 60 * NS_PER_S
 _ENDED = {state.value for state in RunState} - {RunState.RUNNING.value}
 _LABEL = "label."
+_NAMES = frozenset(("host", "device", "device_name", "workflow", "team", "user", "job_id"))
 
 
 def open_source(path: Path, options: Options) -> Source:
@@ -83,6 +84,9 @@ def _add(
     count, host = row.get("devices") or "1", row.get("host", "")
     if not count.isdecimal() or len(count) > 6 or not 0 < int(count) <= MAX_DEVICES:
         return "a number of devices that cannot be", count
+    unfit = unfit_name(value for name, value in row.items() if name in _NAMES or name.startswith(_LABEL))
+    if unfit is not None:
+        return NO_NAME, unfit
     device = row.get("device", "")
     if names_devices and not device:
         return "no device", run

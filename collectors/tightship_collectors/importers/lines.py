@@ -20,7 +20,10 @@ CUT_OFF = "the file ends in the middle; import it again when it is whole"
 
 
 class Lines:
-    """Lines with their places, `file:line`. What no line can be is refused, and the rest is read."""
+    """Lines with their places, `file:line`. What no line can be is refused, and the rest is read.
+
+    :raises Invalid: as they are read: the file cannot be.
+    """
 
     def __init__(self, path: Path, refused: Refused, meter: Meter = lambda _: None) -> None:
         self._path = path
@@ -35,17 +38,19 @@ class Lines:
         return f"{self._path.name}:{self.number}"
 
     def __iter__(self) -> Iterator[str]:
-        size = max(self._path.stat().st_size, 1)
         try:
+            size = max(self._path.stat().st_size, 1)
             with _opened(self._path) as (text, raw):
                 while line := text.readline(MAX_LINE):
                     self.number += 1
                     if self.number % METER_LINES == 0:
                         self._meter(min(raw.tell() / size, 1.0))
                     yield from self._checked(line, text)
-        except (EOFError, zlib.error, tarfile.ReadError, gzip.BadGzipFile):
+        except (EOFError, zlib.error, tarfile.TarError, gzip.BadGzipFile):
             self.number += 1
             self._cut_off("")
+        except OSError as error:
+            raise Invalid("File", str(self._path), f"one that can be read ({error.strerror})") from error
 
     def _checked(self, line: bytes, text: IO[bytes]) -> Iterator[str]:
         if not line.endswith(b"\n"):

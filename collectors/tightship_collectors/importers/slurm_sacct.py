@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tightship_collectors.importers.hostlist import expand
 from tightship_collectors.importers.lines import Table
-from tightship_collectors.importers.source import HeldDevices, Options, Refused, Source
-from tightship_collectors.importers.times import time_ns
+from tightship_collectors.importers.source import NO_NAME, HeldDevices, Options, Refused, Source, unfit_name
+from tightship_collectors.importers.times import decimal_of, time_ns
 from tightship_platform.results.imported import ImportedDevice, ImportedRun
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import FleetFormat, RunState
@@ -131,6 +131,8 @@ def _runs(
             others[_NO_GPU] += 1
         elif isinstance(made := _run(job, options), str):
             source.refused.add(table.place, made, f"{job.id} {job.start} – {job.end}")
+        elif (unfit := unfit_name(_names_of(made))) is not None:
+            source.refused.add(table.place, NO_NAME, unfit)
         elif job.natural in seen:
             source.refused.add(table.place, "a job that stands here already", job.id)
         elif not held.take(job.id, made.start_ns, made.end_ns):
@@ -180,7 +182,7 @@ def _supercloud_job(row: dict[str, str]) -> _Job | str:
     return _Job(
         id=natural,
         natural=natural,
-        state=_CODES[int(code)] if code.isdecimal() and int(code) < len(_CODES) else code,
+        state=_CODES[int(code)] if code.isdecimal() and len(code) <= 2 and int(code) < len(_CODES) else code,
         start=row["time_start"],
         end=row["time_end"],
         gpus=gpus,
@@ -227,7 +229,8 @@ def _run(job: _Job, options: Options) -> ImportedRun | str:
         return end_ns
     if end_ns < start_ns:
         return "an end before the start"
-    if job.elapsed.isdecimal() and int(job.elapsed) * NS_PER_S != end_ns - start_ns:
+    elapsed_s = decimal_of(job.elapsed)
+    if elapsed_s is not None and elapsed_s * NS_PER_S != end_ns - start_ns:
         return "ElapsedRaw is not the time from start to end"
     nodes = expand(job.nodes)
     if nodes is None:
@@ -251,6 +254,11 @@ def _run(job: _Job, options: Options) -> ImportedRun | str:
         exit_code=exit_code if exit_code is None or exit_code <= 255 else None,
         labels=job.labels,
     )
+
+
+def _names_of(run: ImportedRun) -> Iterator[str | None]:
+    yield from (run.id, run.workflow, run.team, run.user, run.external_id, *run.labels.values())
+    yield from {text for one in run.devices for text in (one.host, one.name)}
 
 
 def _devices(job: _Job, nodes: list[str], start_ns: int, end_ns: int) -> list[ImportedDevice]:

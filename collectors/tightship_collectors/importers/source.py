@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 
+from tightship_platform import validation
+from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedRun, ImportedSamples
 from tightship_platform.vocabulary import FleetFormat
+from tightship_platform.wire import NAME_MAX
 
 MAX_LISTED = 10_000
 """Refused rows that are listed; all are counted."""
+NO_NAME = f"a name of more than {NAME_MAX} characters, or with control characters"
 Span = tuple[int, int]
 Meter = Callable[[float], None]
 """Gets the share of the source that has been read, 0..1."""
@@ -77,6 +81,16 @@ class Source:
 
 Open = Callable[[Path, Options], Source]
 """Opens a source. :raises Invalid: it is not of this format."""
+
+
+def unfit_name(texts: Iterable[str | None]) -> str | None:
+    """The first that is to be a name and is none that the server takes; None: all can be."""
+    for text in texts:
+        try:
+            validation.optional_name("Name", text)
+        except Invalid:
+            return text
+    return None
 
 
 class HeldDevices:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tightship_collectors.jobs.run_directory import encode_record, replace_file
+from tightship_collectors.jobs.small_file import small_text
 from tightship_platform.errors import ServerUnreachable, TightshipError
 from tightship_platform.settings import Settings
 from tightship_platform.wire import RunRecord
@@ -152,10 +152,7 @@ def _old_records(folder: Path, except_for: str) -> list[Path]:
 def _read_record(path: Path) -> object:
     """The JSON object in the file; None when there is none, or it is too large to be a record."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            body = file.read(RECORD_MAX_BYTES + 1)
-        value = json.loads(body) if len(body) <= RECORD_MAX_BYTES else None
-    except (OSError, ValueError, RecursionError):
+        value = json.loads(small_text(path, RECORD_MAX_BYTES, follow=False))
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

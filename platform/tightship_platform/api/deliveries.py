@@ -33,6 +33,7 @@ from tightship_platform.api.turns import Turns
 from tightship_platform.client import API
 from tightship_platform.database.engine import Database
 from tightship_platform.database.round_trips import pipelined
+from tightship_platform.database.teams import see_team
 from tightship_platform.errors import TightshipError
 from tightship_platform.ingest import plain, quick
 from tightship_platform.ingest.known import KnownHost, KnownHosts
@@ -80,6 +81,7 @@ class Deliveries:
         if caller is None or not caller.may(Scope.INGEST) or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
+        see_team(None)  # as for the routes: what is sent may be about a run of another team
         request = Request(scope, receive)
         try:
             what = "The body" if scope["path"] in _BY_STANDARDS else "The JSON body"

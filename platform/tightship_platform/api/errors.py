@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from tightship_platform.captures.artifact_store import StoreTrouble
 from tightship_platform.database.trouble import is_disk_full
 from tightship_platform.errors import AskedToWait, TightshipError
+from tightship_platform.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ def outside_of_routes(error: TightshipError | PoolTimeout | DBAPIError) -> JSONR
 
 def line(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
     """One line of text as an error answer; what is not printable is escaped."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-    return JSONResponse({"error": shown}, status_code=status, headers=headers)
+    return JSONResponse({"error": printable(message)}, status_code=status, headers=headers)
 
 
 def database_trouble(error: DBAPIError) -> JSONResponse:

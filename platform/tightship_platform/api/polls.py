@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
+from contextvars import Context
 
 from fastapi import Request
 from sqlalchemy.exc import SQLAlchemyError
@@ -44,7 +45,8 @@ class Polls:
         """
         woken = asyncio.Event()
         if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._look_again())
+            # Of no request: it looks for all, not for the team of the one that began it.
+            self._watch = asyncio.create_task(self._look_again(), context=Context())
         for run in runs:
             self._waiting[run].add(woken)
         # The body has been read: what comes next is the caller's leaving.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -14,6 +13,7 @@ from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
 from tightship_platform.results.finding import Finding, FindingSaving
+from tightship_platform.results.host import count_devices
 from tightship_platform.results.named import one_trace_href
 from tightship_platform.results.run import RunDetail
 from tightship_platform.results.run_account import BUCKET_LABEL, counted_until_ns, has_no_trace, largest_loss, losses
@@ -153,8 +153,7 @@ def _facts(run: RunDetail) -> Iterator[tuple[str, str]]:
         yield "Team", ", ".join(filter(None, (run.team, f"owner {run.owner}" if run.owner else "")))
     if run.external_id:
         yield "Job", run.external_id
-    devices = Counter(device.name for device in run.devices)
-    yield "Devices", ", ".join(f"{count} × {name}" for name, count in devices.items()) or "none seen"
+    yield "Devices", count_devices(run.devices) or "none seen"
     if run.steps is not None:
         yield "Steps", f"{run.steps:,}"
     if run.git_commit:

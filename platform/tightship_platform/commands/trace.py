@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tightship_platform.commands.json_option import json_option, print_json
+from tightship_platform.commands.filter_options import MOST
+from tightship_platform.commands.list_form import ListForm, in_forms
 from tightship_platform.errors import Invalid
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
@@ -22,6 +23,7 @@ from tightship_platform.units import format_bytes
 
 if TYPE_CHECKING:
     from tightship_platform.client import ApiClient
+    from tightship_platform.commands.terminal import Listed
 
 
 @click.group()
@@ -32,9 +34,9 @@ def trace() -> None:
 @trace.command("list")
 @click.option("--run", metavar="RUN", help="Only traces of this run.")
 @click.option("--capture", metavar="CAPTURE", help="Only traces of this capture.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Maximum number to list.")
-@json_option(TraceFile)
-def list_(run: str | None, capture: str | None, limit: int, as_json: bool) -> None:
+@click.option("--limit", type=click.IntRange(1, MOST), default=200, show_default=True, help="Maximum number to list.")
+@in_forms(TraceFile)
+def list_(run: str | None, capture: str | None, limit: int, form: ListForm) -> None:
     """List trace files, those of the newest capture first.
 
     RUN and CAPTURE are ids, the beginning of one, or @ for the newest.
@@ -47,41 +49,43 @@ def list_(run: str | None, capture: str | None, limit: int, as_json: bool) -> No
     """
     if run is not None and capture is not None:
         raise Invalid("--capture", capture, "to stand alone: a capture is of one run")
-    from tightship_platform.client import ApiClient
 
-    with ApiClient(load_settings()) as api:
-        files = list(itertools.islice(_files(api, run, capture), limit))
-    if as_json:
-        print_json(files)
-        return
-    from tightship_platform.commands.terminal import Column, clock, print_table
+    def read() -> list[TraceFile]:
+        from tightship_platform.client import ApiClient
 
-    print_table(
-        [
-            Column("TRACE", right=True, whole=True),
-            Column("CAPTURE", whole=True),
-            Column("RUN", whole=True, spare=True),
-            Column("WORKFLOW"),
-            Column("RANK", right=True),
-            Column("SIZE", right=True),
-            Column("REQUESTED", spare=True),
-            Column("FILE"),
-        ],
-        [
-            (
-                one.trace,
-                one.capture,
-                one.run,
-                one.workflow,
-                one.rank,
-                format_bytes(one.bytes + (0 if one.second_pass is None else one.second_pass.bytes)),
-                clock(one.requested_ns),
-                _state(one),
-            )
-            for one in files
-        ],
-        empty="No trace yet. Take one of a running job with: tightship profile WORKFLOW --wait",
-    )
+        with ApiClient(load_settings()) as api:
+            return list(itertools.islice(_files(api, run, capture), limit))
+
+    form.show(read, _table, lambda: "No trace yet. Take one of a running job with: tightship profile WORKFLOW --wait")
+
+
+def _table(files: list[TraceFile]) -> Listed:
+    from tightship_platform.commands.terminal import Column, Listed, clock
+
+    columns = [
+        Column("TRACE", right=True, whole=True),
+        Column("CAPTURE", whole=True),
+        Column("RUN", whole=True, spare=1),
+        Column("WORKFLOW"),
+        Column("RANK", right=True),
+        Column("SIZE", right=True),
+        Column("REQUESTED", spare=1),
+        Column("FILE"),
+    ]
+    rows = [
+        (
+            one.trace,
+            one.capture,
+            one.run,
+            one.workflow,
+            one.rank,
+            format_bytes(one.bytes + (0 if one.second_pass is None else one.second_pass.bytes)),
+            clock(one.requested_ns),
+            _state(one),
+        )
+        for one in files
+    ]
+    return Listed(columns, rows)
 
 
 def _files(api: ApiClient, run: str | None, capture: str | None) -> Iterator[TraceFile]:

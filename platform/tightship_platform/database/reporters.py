@@ -91,8 +91,8 @@ def put_host(session: Session, name: str, seen_ns: int, reporter: Reporter = ANY
     speaks_for_all = _speaks_for_all(reporter, name)
     found = select(Host.id, Host.reported_by, Host.last_seen_ns, Host.fleet_id).where(Host.name == name)
     host = session.execute(found).one_or_none()
-    if host is not None and host.fleet_id is not None:
-        raise Forbidden(f"Host {name!r} is of an imported fleet; set TIGHTSHIP_HOST_NAME to another name")
+    if host is not None:
+        _refuse_imported(name, host.fleet_id)
     if not speaks_for_all:
         _require_owner(session, reporter, name, None if host is None else host.reported_by)
     reported_by = None if reporter.is_admin else reporter.name
@@ -125,26 +125,32 @@ def put_measured_host(session: Session, name: str, seen_ns: int, reporter: Repor
 
     That a host with an agent is heard of is for the agent to say.
 
-    :raises Forbidden: see [Note: whose metrics]; or there are too many hosts without an agent.
+    :raises Forbidden: see [Note: whose metrics]; or it is of an imported fleet, or too many hosts have no agent.
     """
     if not _speaks_for_all(reporter, name):
         _require_team_of_owner(session, reporter, name)
     begin_writing(session)
-    found = select(Host.id).where(Host.name == name)
-    host_id = session.scalar(found)
-    if host_id is None:
-        alone = select(func.count()).select_from(Host).where(Host.agent_version.is_(None), Host.reported_by.is_(None))
-        if (session.scalar(alone) or 0) >= MEASURED_HOSTS:
+    found = select(Host.id, Host.fleet_id).where(Host.name == name)
+    host = session.execute(found).one_or_none()
+    if host is None:
+        alone = Host.agent_version.is_(None), Host.reported_by.is_(None), Host.fleet_id.is_(None)
+        if (session.scalar(select(func.count()).select_from(Host).where(*alone)) or 0) >= MEASURED_HOSTS:
             raise Forbidden(
                 f"Host {name!r} is new, and {MEASURED_HOSTS} hosts without an agent are known already; "
                 "name hosts by a label that does not change"
             )
         row = {"name": name, "first_seen_ns": seen_ns, "last_seen_ns": seen_ns, "info": {}, "sources": []}
         add_missing(session, Host, [row])
-        host_id = session.scalar(found)
+        host = session.execute(found).one()
+    _refuse_imported(name, host.fleet_id)
     seen = case((Host.agent_version.is_(None) & (Host.last_seen_ns < seen_ns), seen_ns), else_=Host.last_seen_ns)
-    _write(session, update(Host).where(Host.id == host_id).values(last_seen_ns=seen))
-    return int(host_id or 0)
+    _write(session, update(Host).where(Host.id == host.id).values(last_seen_ns=seen))
+    return int(host.id)
+
+
+def _refuse_imported(host: str, fleet_id: int | None) -> None:
+    if fleet_id is not None:
+        raise Forbidden(f"Host {host!r} is of an imported fleet; set TIGHTSHIP_HOST_NAME to another name")
 
 
 def _require_team_of_owner(session: Session, reporter: Reporter, host: str) -> None:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation, wire
@@ -32,6 +32,7 @@ from tightship_platform.database.models import (
 from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing, add_together
 from tightship_platform.errors import Conflict, Forbidden, Gone, Invalid, NotFound
+from tightship_platform.ingest.labels import check_labels, with_edits
 from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.imported import (
     FleetRecord,
@@ -55,6 +56,8 @@ MAX_SAMPLES = 50_000
 MAX_SPANS = 100_000
 """Most times of holding a device that one run may have."""
 MAX_ASSUMPTIONS = 20
+UUIDS_AT_ONCE = 10_000
+"""Of one question: hosts of a long history have more devices than a part names."""
 MAX_REASONS = 100
 ENDED = frozenset(RunState) - {RunState.RUNNING}
 NO_HOST = "unknown"
@@ -93,8 +96,7 @@ def put_fleet(
     fleet.assumptions = [validation.line(text, ERROR_MAX) for text in record.assumptions]
     if fleet.interval_ns != record.interval_ns:
         fleet.interval_ns = record.interval_ns
-        for run in session.scalars(select(Run).where(Run.fleet_id == fleet.id)):
-            run.accounted_ns = None
+        _account_again(session, Run.fleet_id == fleet.id)
     fleet.changed_ns, fleet.done_ns = now, now if record.is_done else None
     if record.is_done:
         fleet.rows = record.rows
@@ -119,6 +121,10 @@ def put_part(
     _check_reporter(reporter)
     _check_part(part, now)
     fleet = _fleet(session, name, reporter)
+    for device in (device for run in part.runs for device in run.devices):
+        device.host = device.host or NO_HOST
+    for samples in part.samples:
+        samples.host = samples.host or NO_HOST
     rows = len(part.runs) + sum(len(samples.time_ns) for samples in part.samples)
     if session.get(FleetPart, (fleet.id, part.part)) is not None:
         return PartReceived(rows=rows)
@@ -203,9 +209,7 @@ def _check_run(run: ImportedRun, now: int) -> None:
     validation.time_ns("end_ns", run.end_ns, now)
     if run.exit_code is not None:
         validation.count("exit_code", run.exit_code, most=255)
-    for label, value in run.labels.items():
-        validation.name("Label", label)
-        validation.name(f"Label {label}", value, empty=True)
+    check_labels(run.labels)
     if sum(len(device.spans) for device in run.devices) > MAX_SPANS:
         raise Invalid("Number of spans", run.id, f"at most {MAX_SPANS} of one run")
     for device in run.devices:
@@ -226,7 +230,7 @@ def _devices(
     """(host, uuid) → id of each device that the part names; made where they are new."""
     known = {(host, uuid): device for host, uuid, device in held}
     hosts = sorted({host for host, _ in known} | {samples.host for samples in part.samples})
-    names = {host: _own_name(fleet, host or NO_HOST) for host in hosts}
+    names = {host: _own_name(fleet, host) for host in hosts}
     rows: list[Row] = [
         {
             "name": names[host],
@@ -256,8 +260,13 @@ def _devices(
     ]
     add_missing(session, Device, rows)
     of_hosts = {ids[names[host]]: host for host in hosts}
+    of_part = sorted({uuid for _, uuid in known} | {samples.uuid for samples in part.samples})
     there = select(Device.id, Device.host_id, Device.uuid).where(Device.host_id.in_(of_hosts))
-    devices = {(of_hosts[row.host_id], row.uuid): row.id for row in session.execute(there)}
+    devices = {
+        (of_hosts[row.host_id], row.uuid): row.id
+        for first in range(0, len(of_part), UUIDS_AT_ONCE)
+        for row in session.execute(there.where(Device.uuid.in_(of_part[first : first + UUIDS_AT_ONCE])))
+    }
     missing = next((s.uuid for s in part.samples if (s.host, s.uuid) not in devices), None)
     if missing is not None:
         raise Invalid("Samples", missing, "a device that a run of an earlier part, or of this one, held")
@@ -328,7 +337,9 @@ def _put_runs(
     for key, run in there.items():
         if run.fleet_id != fleet.id:
             raise Conflict(f"The id {key} is another fleet's; choose another name with --name")
-        for column, value in _values(fleet, keys[key], workflows[keys[key].workflow]).items():
+        values = _values(fleet, keys[key], workflows[keys[key].workflow])
+        values["labels"] = with_edits(values["labels"], run.label_edits)
+        for column, value in values.items():
             if getattr(run, column) != value:
                 setattr(run, column, value)
         if run.id in changed:
@@ -371,7 +382,11 @@ def _put_samples(session: Session, samples: Sequence[ImportedSamples], devices: 
         hours |= {(device_id, time_ns - time_ns % dirty_hours.HOUR_NS) for time_ns in one.time_ns}
     add_together(session, {Sample: columns})
     dirty_hours.mark(session, hours)
-    held_by = select(Run).join(Allocation, Allocation.run_id == Run.id)
     of_devices = {device_id for device_id, _ in hours}
-    for run in session.scalars(held_by.where(Allocation.device_id.in_(of_devices)).distinct()):
-        run.accounted_ns = None
+    _account_again(session, Run.id.in_(select(Allocation.run_id).where(Allocation.device_id.in_(of_devices))))
+
+
+def _account_again(session: Session, which: ColumnElement[bool]) -> None:
+    """In one statement: a fleet has more runs than should be read for that."""
+    again = update(Run).where(which, Run.accounted_ns.is_not(None)).values(accounted_ns=None)
+    session.execute(again.execution_options(synchronize_session=False))

@@ -9,14 +9,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from types import GenericAlias
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct, ValidationError, structs
+from msgspec import Meta, Struct, structs
 
 from tightship_platform.ingest.bounds import bounds_of
 from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, LeaseRequest, LiveRun
 
+T = TypeVar("T")
 _MUST_BE_NULL = ("end_ns",)
 """An allocation that ends needs a second look."""
 _COMPARED = ("start_ns", "since_ns", "memory_bytes")
@@ -62,36 +63,22 @@ def _plain(name: str, kind: Any) -> Any:
     return checked if kind is numbers[0] else checked | None
 
 
-_BATCH: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reader_of(Batch))
-_HEARTBEAT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reader_of(Heartbeat))
-_LEASE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reader_of(LeaseRequest))
+def _reads(record: type[T]) -> Callable[[bytes], T | None]:
+    """Reads a body into a record with the attributes of the wire's; None: it has to go the long way."""
+    decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(cast("type[T]", _reader_of(record)))
+
+    def read(body: bytes) -> T | None:
+        try:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+
+    return read
 
 
-def read_batch(body: bytes) -> Batch | None:
-    """The batch, with the attributes of the wire's; None: it has to go the long way."""
-    try:
-        batch: Batch = _BATCH.decode(body)
-    except (ValidationError, msgspec.DecodeError, RecursionError):
-        return None
-    return batch
-
-
-def read_heartbeat(body: bytes) -> Heartbeat | None:
-    """The heartbeat, with the attributes of the wire's; None: it has to go the long way."""
-    try:
-        beat: Heartbeat = _HEARTBEAT.decode(body)
-    except (ValidationError, msgspec.DecodeError, RecursionError):
-        return None
-    return beat
-
-
-def read_lease(body: bytes) -> LeaseRequest | None:
-    """The request for captures, with the attributes of the wire's; None: the route has to say what is wrong."""
-    try:
-        request: LeaseRequest = _LEASE.decode(body)
-    except (ValidationError, msgspec.DecodeError, RecursionError):
-        return None
-    return request
+read_batch = _reads(Batch)
+read_heartbeat = _reads(Heartbeat)
+read_lease = _reads(LeaseRequest)
 
 
 def described(devices: Sequence[DeviceRecord]) -> tuple[tuple[str, str, str, int | None], ...]:

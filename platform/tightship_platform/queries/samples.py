@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, Select, case, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, RowMapping, Select, case, func, literal, or_, select, true, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_platform.database.models import Allocation, Device, Host, HostSample, Run, RunSample
 from tightship_platform.database.models import Sample as DeviceSample
 from tightship_platform.database.teams import seen_team
 from tightship_platform.errors import NotFound
-from tightship_platform.queries.filtered import checked_state, of_runs, with_rule, within, without
+from tightship_platform.queries.filtered import checked_state, in_fleet, of_runs, with_rule, within, without
 from tightship_platform.queries.runs import checked_limit, find_run
 from tightship_platform.results import sample as results
 from tightship_platform.results.filters import ALL, Filters
@@ -76,8 +76,9 @@ def list_samples(
     limit: int = SAMPLES_AT_ONCE,
     now: int | None = None,
 ) -> list[Sample]:
-    """Samples, newest first; of one instant those of devices, then of hosts, then of runs. What is missing is left out.
+    """Samples of a fleet, newest first; of one instant those of devices, then of hosts, then of runs.
 
+    What is missing is left out.
     Filters of runs leave the samples that have a run. A caller of a team sees devices for as long as a run of theirs
     held them, and their own runs; hosts are everybody's. Without a time and a run, samples go back RECENT_NS.
 
@@ -85,7 +86,7 @@ def list_samples(
     :param run: its id, or how that begins.
     :param after: those that come after this one, as `place_of` names it.
     :raises Invalid: no such metric or state, a limit out of range, or `after` names no sample.
-    :raises NotFound: no such run, or what `after` names is gone.
+    :raises NotFound: no such run or fleet, or what `after` names is gone.
     """
     wanted = checked_metrics(metrics)
     most = checked_limit(limit)
@@ -100,6 +101,8 @@ def list_samples(
     if filters.since_ns is None:
         until_ns = filters.until_ns or (now_ns() if now is None else now)
         filters = replace(filters, since_ns=until_ns - RECENT_NS)
+    is_everywhere = run is not None and filters.fleet is None  # a run that is named is of whatever fleet it is
+    of_fleet = true() if is_everywhere else in_fleet(session, filters, Host.fleet_id)
     begin = None if after is None else _begin(session, read_place(after))
     rows: list[tuple[tuple[int, ...], list[Sample]]] = []
     for number, kind in enumerate(_KINDS):
@@ -107,6 +110,7 @@ def list_samples(
         statement = _statement(kind, names, filters, conditions, device) if names else None
         if statement is None:
             continue
+        statement = statement.where(of_fleet)
         if begin is not None:
             statement = statement.where(*_from(kind, begin))
         # One row more: of the first, everything may have been shown before.

@@ -17,20 +17,15 @@ MOST_LABELS = 16
 MOST_WORDS = 8
 SEARCH_MAX = 500
 """Characters of a search."""
-NAMES = ("fleet", "workflow", "team", "owner", "user", "host", "job_id")
 _COMMIT = re.compile(r"[0-9a-f]{4,64}")
 _RULE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _TERM = re.compile(r'(?:[^\s"]|"[^"]*")+')
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filters:
-    """Rows that meet all that is given. All but times and state speak of the runs behind a row."""
+class _Named:
+    """What is said by one text, before it is read and after."""
 
-    since_ns: int | None = None
-    """From here on: a run started, a capture was requested, a finding found, a host last heard of."""
-    until_ns: int | None = None
-    """Before this, likewise."""
     state: str | None = None
     fleet: str | None = None
     """An imported fleet; without it only what is live is shown."""
@@ -45,6 +40,16 @@ class Filters:
     """Its first digits."""
     rule: str | None = None
     """Something was found by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters(_Named):
+    """Rows that meet all that is given. All but times and state speak of the runs behind a row."""
+
+    since_ns: int | None = None
+    """From here on: a run started, a capture was requested, a finding found, a host last heard of."""
+    until_ns: int | None = None
+    """Before this, likewise."""
     labels: tuple[tuple[str, str], ...] = ()
     """Each is one of the run's."""
     words: tuple[str, ...] = ()
@@ -55,7 +60,7 @@ class Filters:
         """As parameters of a request."""
         times = {"since": self.since_ns, "until": self.until_ns}
         texts = {name: _iso(value) for name, value in times.items() if value is not None}
-        texts |= {name: value for name in ("state", *NAMES, "commit", "rule") if (value := getattr(self, name))}
+        texts |= {field.name: value for field in fields(_Named) if (value := getattr(self, field.name))}
         labels = [f"{key}={value}" for key, value in self.labels]
         search = " ".join(f'"{word}"' if " " in word else word for word in self.words)
         return texts | ({"label": labels} if labels else {}) | ({"search": search} if search else {})
@@ -66,21 +71,11 @@ ALL = Filters()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterTexts:
+class FilterTexts(_Named):
     """The same as people and programs write it; empty is missing."""
 
     since: str | None = None
     until: str | None = None
-    state: str | None = None
-    fleet: str | None = None
-    workflow: str | None = None
-    team: str | None = None
-    owner: str | None = None
-    user: str | None = None
-    host: str | None = None
-    job_id: str | None = None
-    commit: str | None = None
-    rule: str | None = None
     label: Sequence[str] = ()
     search: str | None = None
     """Words, labels (`lr=3e-4`) and other filters (`host:gpu17`) in one line."""

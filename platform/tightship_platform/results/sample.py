@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from urllib.parse import quote, unquote
 
 from tightship_platform.errors import Invalid
+from tightship_platform.validation import INT64_MAX
 from tightship_platform.wire import DeviceSample, HostSampleRecord, RunSampleRecord
 
 OF_HOST, OF_RUN = "host_", "run_"
@@ -78,6 +79,7 @@ def read_place(text: str) -> Place:
     :raises Invalid: it is no such text.
     """
     parts = [unquote(part) for part in text.split("/")]
-    if len(parts) != 5 or not parts[0].isdecimal() or len(parts[0]) > 18 + 1 or parts[4] not in METRICS:
+    is_time = parts[0].isdecimal() and len(parts[0]) <= 19 and int(parts[0]) <= INT64_MAX
+    if len(parts) != 5 or not is_time or parts[4] not in METRICS:
         raise Invalid("after", text, "TIME_NS/HOST/DEVICE/RUN/METRIC of a sample, empty where that has null")
     return Place(time_ns=int(parts[0]), host=parts[1], device=parts[2] or None, run=parts[3] or None, metric=parts[4])

@@ -121,6 +121,10 @@ def test_of_half_a_file_what_is_whole_is_imported(served: Served, call: Call, tm
         (("csv", "jobs.txt", "--zone", "Mars/Base"), "time zone"),
         (("slurm-sacct", "jobs.txt", "--name", "live"), "other than 'live'"),
         (("slurm-sacct", "empty.txt"), "none of them a run"),
+        (("slurm-sacct", "."), "one that can be read"),
+        (("csv", "."), "one that can be read"),
+        (("slurm-sacct", "jobs.txt", "--name", "a/b"), "Fleet is 'a/b'"),
+        (("slurm-sacct", "jobs.txt", "--refused", "no/such/folder"), "a file that can be written"),
     ],
 )
 def test_what_cannot_be_is_one_line(

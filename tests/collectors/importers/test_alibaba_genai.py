@@ -9,6 +9,7 @@ from made_history import STEP_S, T0_S, archive, duty, memory, written
 
 from tightship_collectors.importers import alibaba_genai
 from tightship_collectors.importers.source import Options
+from tightship_collectors.importers.times import OUTSIDE
 from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
@@ -49,6 +50,7 @@ def test_a_pod_holds_one_device_while_it_reports(tmp_path: Path) -> None:
         (f"1e999999999,{T0_S}.0,cc", "a duty cycle below 0 or above 100 %"),
         ("1.0,1e300,cc", "no time in seconds"),
         ("1.0,,cc", "no time in seconds"),
+        ("1.0,57.0,cc", OUTSIDE),
         (f"1.0,{T0_S}.0,NULL", "no pod"),
         (f"1.0,{T0_S}.0,aa", "a second sample of one pod and time"),
         ("1.0,2.0", "not 3 columns, as the first line has"),

@@ -8,7 +8,8 @@ import pytest
 from made_history import written
 
 from tightship_collectors.importers import csv_tables
-from tightship_collectors.importers.source import Options, Source
+from tightship_collectors.importers.source import NO_NAME, Options, Source
+from tightship_collectors.importers.times import OUTSIDE
 from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedRun, ImportedSamples
 from tightship_platform.units import NS_PER_S
@@ -64,7 +65,10 @@ def test_samples_say_what_the_devices_did(tmp_path: Path) -> None:
         (FIRST.replace("a,", "b,", 1), "a device that another row holds at this time"),
         (FIRST.replace("a,", "b,", 1).replace("11:00", "09:00"), "an end before the start"),
         (FIRST.replace("10:00", "25:00"), "not a time"),
+        (FIRST.replace("2025", "1999"), OUTSIDE),
         (FIRST.replace("finished", "running"), "a state that is none of"),
+        (FIRST.replace("vision", "\x1b[31m"), NO_NAME),
+        (FIRST.replace("3e-4", "3" * 201), NO_NAME),
         (FIRST.replace("g0", ""), "no device"),
         (FIRST.replace("a,", " ,", 1), "no run"),
     ],

@@ -10,7 +10,8 @@ from made_history import SACCT, TWO, written, zipped
 
 from tightship_collectors.importers import slurm_sacct
 from tightship_collectors.importers.hostlist import expand
-from tightship_collectors.importers.source import Options, Source
+from tightship_collectors.importers.source import NO_NAME, Options, Source
+from tightship_collectors.importers.times import OUTSIDE
 from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedRun
 from tightship_platform.units import NS_PER_S
@@ -68,6 +69,11 @@ def test_its_state_is_one_of_ours(tmp_path: Path, state: str, expected: str) -> 
         (row(Start="2025-03-01T13:00:00"), "an end before the start"),
         (row(Start="yesterday"), "not a time"),
         (row(Start="-5"), "not a time"),
+        (row(Start="946684799"), OUTSIDE),
+        (row(End="9999999999"), OUTSIDE),
+        (row(ElapsedRaw="9" * 5000), "ElapsedRaw is not the time from start to end"),
+        (row(JobName="a\x1b[31mb"), NO_NAME),
+        (row(Account="x" * 201), NO_NAME),
         (row(AllocTRES="gres/gpu=many"), "a number of GPUs that cannot be"),
         (row(AllocTRES="gres/gpu=-1"), "a number of GPUs that cannot be"),
         (row(AllocTRES="gres/gpu=999999999"), "a number of GPUs that cannot be"),

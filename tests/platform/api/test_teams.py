@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,7 @@ from api_calls import Served, heartbeat, ok, run_record, sha256, trace_file
 from route_matrix import COUNTS, LISTS, OF_NOBODY, OF_ONE
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, wait_for
 
 from tightship_dashboard.pages import (
     is_the_collection_healthy,
@@ -35,6 +36,7 @@ from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import Scope
+from tightship_platform.wire import MAX_LEASE_WAIT_S
 
 ALL = [Scope.INGEST, Scope.READ, Scope.CAPTURE, Scope.APPLY, Scope.DELETE]
 RUNS = {"red": "4ed" + "0" * 13, "blue": "b10e" + "0" * 12}
@@ -228,6 +230,24 @@ def test_an_administrator_sees_all_and_nobody_nothing(fleet: Fleet) -> None:
         for call, _ in OF_ONE.values():
             assert call(nobody, fleet.teams["red"].names).status_code == 401
         assert {nobody.get(path).status_code for path in LISTS.values()} == {401}
+
+
+def test_an_agent_of_a_team_takes_captures_of_every_run_of_its_host(fleet: Fleet) -> None:
+    """Its token says which host it serves. And who of a team waits first looks for the others, too."""
+    run, polls = "d" * 16, fleet.served.app.state.polls
+    ok(fleet.admin.post("/runs", json=run_record(run, host=HOSTS["red"])))
+    with ThreadPoolExecutor() as pool:
+
+        def wait(team: str, key: str) -> Future[Any]:
+            body = {"host": HOSTS[team], "runs": [key], "wait_s": MAX_LEASE_WAIT_S}
+            asked = pool.submit(lambda: ok(fleet.teams[team].http.post("/captures/lease", json=body)))
+            wait_for(lambda: key in polls._waiting)
+            return asked
+
+        for team, key in [("blue", RUNS["blue"]), ("red", run)]:
+            asked = wait(team, key)
+            wanted = ok(fleet.admin.post("/captures", json={"target": key}))["capture"]
+            assert [lease["capture"] for lease in asked.result(PATIENCE_S)["leases"]] == [wanted]
 
 
 def test_a_name_of_a_workflow_is_one_within_a_team(fleet: Fleet) -> None:

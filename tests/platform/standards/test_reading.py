@@ -16,7 +16,7 @@ from metric_messages import labels, snappy, write_request_1, write_request_2
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tightship_platform.errors import TooLarge
-from tightship_platform.ingest.standards import compressed, otlp, remote_write, series
+from tightship_platform.ingest.standards import compressed, otlp, otlp_json, remote_write, series
 from tightship_platform.ingest.standards.otlp import read_protobuf
 from tightship_platform.ingest.standards.otlp_json import read_json
 from tightship_platform.ingest.standards.protobuf import Malformed, read_varint, write_varint
@@ -189,6 +189,14 @@ def test_a_point_with_a_number_that_is_none_leaves_the_others_be() -> None:
     body = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": points}}]}]}]}
     faults = [one.fault for one in read_json(json.dumps(body).encode())]
     assert faults == ["a number of it is none", "a number of it is none", None]
+
+
+def test_what_is_small_and_many_is_refused_before_it_is_large() -> None:
+    with pytest.raises(TooLarge, match="objects"):
+        next(read_json(b'{"resourceMetrics": [' + b"{}," * otlp_json.MAX_OBJECTS + b"{}]}"))
+    samples = b"\x12\x00" * (series.MAX_VALUES + 1)
+    with pytest.raises(TooLarge, match="values"):
+        next(read_request_1(b"\x0a" + write_varint(len(samples)) + samples))
 
 
 def test_bounds_are_those_of_the_series() -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from tightship_platform.errors import TooLarge
 from tightship_platform.ingest.standards.otlp import DELTA, NO_VALUE
 from tightship_platform.ingest.standards.protobuf import Malformed
 from tightship_platform.ingest.standards.series import MAX_LABEL_BYTES, Fault, Series, add_label
 
+MAX_OBJECTS = 1_000_000
+"""Objects of one body: an empty one takes many times its two bytes in memory, and one that says anything is longer."""
 _Whole = int | str
 _Number = float | int | str
 
@@ -42,8 +45,12 @@ class _Numbers(Struct, rename="camel"):
     aggregation_temporality: _Whole = 0
 
 
+class _OtherPoint(Struct):
+    """Nothing of it is read."""
+
+
 class _Others(Struct, rename="camel"):
-    data_points: list[msgspec.Raw] = field(default_factory=list)
+    data_points: list[_OtherPoint] = field(default_factory=list)
 
 
 class _Metric(Struct, rename="camel"):
@@ -80,7 +87,10 @@ def read_json(body: bytes) -> Iterator[Series]:
     """One series for each point of the request.
 
     :raises Malformed: it is none.
+    :raises TooLarge: more than MAX_OBJECTS.
     """
+    if body.count(b"{") > MAX_OBJECTS:
+        raise TooLarge(f"A request of more than {MAX_OBJECTS} objects; send it in parts")
     try:
         request = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 from tightship_platform.errors import TooLarge
 from tightship_platform.ingest.standards.protobuf import (
@@ -18,7 +17,15 @@ from tightship_platform.ingest.standards.protobuf import (
     read_varint,
     tag,
 )
-from tightship_platform.ingest.standards.series import MAX_LABELS, MAX_SERIES, Fault, Series, add_label, text_of
+from tightship_platform.ingest.standards.series import (
+    MAX_LABELS,
+    MAX_SERIES,
+    MAX_VALUES,
+    Fault,
+    Series,
+    add_label,
+    text_of,
+)
 from tightship_platform.units import NS_PER_MS
 
 _SERIES_1 = tag(1, LENGTH)
@@ -37,7 +44,7 @@ def read_request_1(body: bytes) -> Iterator[Series]:
     """Series of a `prometheus.WriteRequest`, unpacked.
 
     :raises Malformed: it is none.
-    :raises TooLarge: more than MAX_SERIES.
+    :raises TooLarge: more than MAX_SERIES, or values of one.
     """
     for message in _messages(body, _SERIES_1):
         yield _series(message, _HISTOGRAM_1, _label_of)
@@ -47,7 +54,7 @@ def read_request_2(body: bytes) -> Iterator[Series]:
     """Series of an `io.prometheus.write.v2.Request`, unpacked.
 
     :raises Malformed: it is none.
-    :raises TooLarge: more than MAX_SERIES, or as many texts.
+    :raises TooLarge: more than MAX_SERIES, or values of one, or too many texts.
     """
     symbols = list(_messages(body, _SYMBOL, most=4 * MAX_SERIES))
     if symbols and symbols[0]:
@@ -63,7 +70,7 @@ def read_request_2(body: bytes) -> Iterator[Series]:
             numbers.append(number)
         if len(numbers) % 2 or any(number >= len(symbols) for number in numbers):
             raise Fault("its labels refer to symbols that are not there")
-        for name, value in list(pairwise(numbers))[::2]:
+        for name, value in zip(numbers[::2], numbers[1::2], strict=True):
             add_label(labels, text_of(symbols[name]), text_of(symbols[value]))
 
     for message in _messages(body, _SERIES_2):
@@ -84,6 +91,8 @@ def _series(message: bytes, histogram: int, label_of: Callable[[dict[str, str], 
     series = Series(name="", labels={})
     for field, value in read_fields(message):
         if field == _SAMPLE and isinstance(value, bytes):
+            if len(series.values) == MAX_VALUES:
+                raise TooLarge(f"A series of more than {MAX_VALUES} values; send it in parts")
             series.values.append(_sample(value))
         elif field == histogram:
             series.others += 1
