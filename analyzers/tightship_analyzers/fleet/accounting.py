@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import delete, func, or_, select, union
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.facts.run.held_idle import held_idle
+from tightship_analyzers.facts.run.held_idle import held_idle, sampled_spans
 from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.activity import keep_activity, measure_activity
 from tightship_analyzers.fleet.history import read_history, read_phases
@@ -17,6 +18,7 @@ from tightship_platform.database import ranked_workflows
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, RunAccount, Trace
 from tightship_platform.database.models.runs import UNSETTLED
+from tightship_platform.results.run_account import KEPT
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState, SavingUnit
 
@@ -71,40 +73,60 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     if not locked(session, select(Run).where(Run.id == run.id)):
         return {}  # it was deleted meanwhile
     history, phases = read_history(session, run), read_phases(session, run)
-    idle = held_idle(history)
+    idle, sampled = held_idle(history), sampled_spans(history)
     held = [
         Held(
             device=device,
             start_ns=start_ns,
             end_ns=end_ns,
             idle=idle.get(device, ()),
+            sampled=sampled.get(device, ()),
             active_ns=history.active_ns.get(device),
         )
         for device, spans in history.held.items()
         for start_ns, end_ns in spans
     ]
-    buckets = {bucket.value: ns for bucket, ns in account(held, phases, traced_buckets(session, run, phases)).items()}
+    analyzed = select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None))
+    summaries = session.scalars(analyzed).all()
+    phases = replace(phases, saved_ns=last_checkpoint(summaries))
+    buckets = {bucket.value: ns for bucket, ns in account(held, phases, traced_buckets(summaries, phases)).items()}
     session.execute(delete(RunAccount).where(RunAccount.run_id == run.id))
     session.add_all(RunAccount(run_id=run.id, bucket=bucket, device_ns=ns) for bucket, ns in buckets.items())
+    run.ideal_ns = ideal_ns(summaries, phases, buckets)
     keep_activity(session, run, measure_activity(session, run, history))
     run.accounted_ns = now
     ranked_workflows.mark(session, [run.workflow_id])
     return buckets
 
 
-def traced_buckets(session: Session, run: Run, phases: Phases) -> Mapping[str, int]:
+def traced_buckets(summaries: Iterable[Mapping[str, Any]], phases: Phases) -> Mapping[str, int]:
     """Bucket → ns that the run's traces saw in it, all ranks and captures together.
 
     Those without whole steps only where `represents_run` says so.
     """
     totals: dict[str, int] = {}
-    summaries = session.scalars(select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None)))
     for summary in summaries:
         if not represents_run(summary, phases):
             continue
         for bucket, ns in (summary.get("buckets") or {}).items():
             totals[bucket] = totals.get(bucket, 0) + int(ns)
     return totals
+
+
+def last_checkpoint(summaries: Iterable[Mapping[str, Any]]) -> int | None:
+    """End of the last checkpoint that any trace of the run shows."""
+    return max((saved for summary in summaries if (saved := summary.get("saved_ns")) is not None), default=None)
+
+
+def ideal_ns(summaries: Iterable[Mapping[str, Any]], phases: Phases, buckets: Mapping[str, int]) -> int | None:
+    """Device time that the FLOPs of the kept steps need at peak rates, by the traces' mean utilisation of FLOPs; None:
+    a trace does not tell it, or there is none."""
+    fits = [summary for summary in summaries if represents_run(summary, phases)]
+    if phases.first_step_ns is None or not fits or any(summary.get("mfu_frac") is None for summary in fits):
+        return None
+    window_ns = sum(summary["window_ns"] for summary in fits)
+    mfu_frac = sum(summary["mfu_frac"] * summary["window_ns"] for summary in fits) / window_ns if window_ns else 0.0
+    return round(min(1.0, mfu_frac) * sum(ns for bucket, ns in buckets.items() if bucket in KEPT))
 
 
 def represents_run(summary: Mapping[str, Any], phases: Phases) -> bool:
