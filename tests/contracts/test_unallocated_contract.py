@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from made_history import account_all
-from records import CPU, GPU, HOUR, MIN, S, T0, batch, ended, held, samples, started
+from records import CPU, GPU, HOUR, MIN, T0, S, batch, ended, held, samples, started
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
