@@ -31,6 +31,8 @@ LATE_NS = 3600 * NS_PER_S
 """Records of a run may arrive this long after its end (a spool that catches up) and still be accounted for."""
 LATELY_NS = 30 * 86_400 * NS_PER_S
 """A trace was analyzed no longer ago than this if its run is still to be accounted for because of it."""
+Summary = Mapping[str, Any]
+"""Of an analyzed trace, as it is stored: a `TraceSummary` of this release or an earlier one."""
 LATE_PARTS = 4
 """After the end: again when the account is older than this part of the time since the end."""
 
@@ -99,7 +101,7 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     return buckets
 
 
-def traced_buckets(summaries: Iterable[Mapping[str, Any]], phases: Phases) -> Mapping[str, int]:
+def traced_buckets(summaries: Iterable[Summary], phases: Phases) -> Mapping[str, int]:
     """Bucket → ns that the run's traces saw in it, all ranks and captures together.
 
     Those without whole steps only where `represents_run` says so.
@@ -113,12 +115,12 @@ def traced_buckets(summaries: Iterable[Mapping[str, Any]], phases: Phases) -> Ma
     return totals
 
 
-def last_checkpoint(summaries: Iterable[Mapping[str, Any]]) -> int | None:
+def last_checkpoint(summaries: Iterable[Summary]) -> int | None:
     """End of the last checkpoint that any trace of the run shows."""
     return max((saved for summary in summaries if (saved := summary.get("saved_ns")) is not None), default=None)
 
 
-def ideal_ns(summaries: Iterable[Mapping[str, Any]], phases: Phases, buckets: Mapping[str, int]) -> int | None:
+def ideal_ns(summaries: Iterable[Summary], phases: Phases, buckets: Mapping[str, int]) -> int | None:
     """Device time that the FLOPs of the kept steps need at peak rates, by the traces' mean utilisation of FLOPs; None:
     a trace does not tell it, or there is none."""
     fits = [summary for summary in summaries if represents_run(summary, phases)]
@@ -129,7 +131,7 @@ def ideal_ns(summaries: Iterable[Mapping[str, Any]], phases: Phases, buckets: Ma
     return round(min(1.0, mfu_frac) * sum(ns for bucket, ns in buckets.items() if bucket in KEPT))
 
 
-def represents_run(summary: Mapping[str, Any], phases: Phases) -> bool:
+def represents_run(summary: Summary, phases: Phases) -> bool:
     """Does an analysed trace say how its run works? One with whole steps does. A recording without any does if the run
     makes no steps at all, or if it was taken between the first and the last one: a long step looks like that, but so
     does start-up."""

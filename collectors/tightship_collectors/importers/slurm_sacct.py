@@ -46,7 +46,7 @@ _CODES = (
 """Numbers of states in Slurm's database (`enum job_states` of slurm.h)."""
 _COUNT = re.compile(r"(\d{1,9})$")
 _EXIT = re.compile(r"(\d{1,3}):(\d{1,3})$")
-_NOT_TOLD = ("", "0", "None", "Unknown")
+_NO_TIME = ("", "0", "None", "Unknown")
 """In place of a time; jobs that were held back when they were submitted have no time at which they were eligible."""
 _NOT_YET = "a job that has not ended"
 _NO_GPU = "a job without GPUs"
@@ -270,9 +270,9 @@ def _run(job: _Job, options: Options) -> ImportedRun | str:
 
 
 def _eligible_ns(job: _Job, start_ns: int, options: Options) -> int | str | None:
-    """When it began to wait: when it was eligible, else submitted. None: neither is told; text: what is wrong."""
+    """When it began to wait: when it was eligible, else submitted. None: neither is known; text: what is wrong."""
     for text in (job.eligible, job.submitted):
-        found = None if text in _NOT_TOLD else time_ns(text, options.zone)
+        found = None if text in _NO_TIME else time_ns(text, options.zone)
         if isinstance(found, str):
             return found
         if found is not None:

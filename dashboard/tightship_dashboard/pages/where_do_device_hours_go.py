@@ -184,9 +184,8 @@ def _account(read: _Read) -> Node:
     total = read.account.device_ns
     if not _is_held(read):
         return [] if read.imported is not None else _no_device_time(read)
-    hrefs: dict[Bucket, str] = {
-        bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in Bucket if bucket is not Bucket.UNALLOCATED
-    }
+    of_runs = [bucket for bucket in Bucket if bucket != Bucket.UNALLOCATED]
+    hrefs = {bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in of_runs}
     return section(
         "Where it went",
         [account.waterfall(read.account.buckets, total, hrefs=hrefs)],

@@ -159,9 +159,9 @@ def _held(
     if device_ids is not None:
         rows = rows.where(Allocation.device_id.in_(device_ids))
     held: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for device_id, start_ns, told_ns, state, run_end_ns, last_seen_ns in session.execute(rows):
+    for device_id, start_ns, known_ns, state, run_end_ns, last_seen_ns in session.execute(rows):
         open_end_ns = last_seen_ns if run_end_ns is None else run_end_ns
-        end_ns = told_ns if told_ns is not None else last_ns if state == RunState.RUNNING else open_end_ns
+        end_ns = known_ns if known_ns is not None else last_ns if state == RunState.RUNNING else open_end_ns
         spans = held[device_id]
         if spans and start_ns <= spans[-1][1]:
             spans[-1] = spans[-1][0], max(spans[-1][1], end_ns)
