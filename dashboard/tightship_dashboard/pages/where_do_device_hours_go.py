@@ -184,7 +184,7 @@ def _account(read: _Read) -> Node:
     total = read.account.device_ns
     if not _is_held(read):
         return [] if read.imported is not None else _no_device_time(read)
-    of_runs = [bucket for bucket in Bucket if bucket != Bucket.UNALLOCATED]
+    of_runs = set(Bucket) - {Bucket.UNALLOCATED}
     hrefs = {bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in of_runs}
     return section(
         "Where it went",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
 import pytest
+from examples import EXPLORE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,6 @@ from tightship_analyzers.fleet.account import Held, Phases, account, apportion, 
 from tightship_platform.vocabulary import Bucket
 
 HOUR = 3600 * 10**9
-EXPLORE = os.environ.get("TIGHTSHIP_EXPLORE") == "1"
 TRACED = [bucket for bucket in Bucket if bucket not in (Bucket.LOST, Bucket.NEVER_STARTED, Bucket.UNALLOCATED)]
 
 weights = st.dictionaries(st.sampled_from(list(Bucket)), st.integers(0, 10**18), min_size=1).filter(
