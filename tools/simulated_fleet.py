@@ -34,6 +34,7 @@ from tightship_platform.database.models import (
     Sample,
     StepStat,
     Trace,
+    UnallocatedDay,
     Workflow,
 )
 from tightship_platform.settings import load_settings
@@ -84,6 +85,7 @@ class Fleet:
             self.session.add(Workflow(name=name, team=team, owner=owner, labels={}))
         self.session.flush()
         self._finished_runs()
+        self._unallocated()
         live = self._live_run()
         self._idle_run()
         self._captures(live)
@@ -129,6 +131,21 @@ class Fleet:
             self.devices.extend(host.devices)
         self.session.flush()
 
+    def _unallocated(self) -> None:
+        """No run held one of the devices for some hours of each day; of the others nobody says so."""
+        for day_ns in range(self.now // DAY * DAY - 30 * DAY, self.now // DAY * DAY, DAY):
+            free_ns = (5 + day_ns // DAY % 5) * HOUR
+            self.session.add(
+                UnallocatedDay(
+                    day_ns=day_ns,
+                    since_ns=day_ns,
+                    until_ns=day_ns + DAY,
+                    device_ns=free_ns,
+                    measured_ns=free_ns,
+                    busy_ns=0,
+                )
+            )
+
     def _run(self, name: str, key: str, start_ns: int, end_ns: int | None, state: str, devices: list[Device]) -> Run:
         workflow = self.session.query(Workflow).filter_by(name=name).one()
         seen = end_ns or self.now
@@ -157,7 +174,11 @@ class Fleet:
         for device in devices:
             self.session.add(Allocation(run_id=run.id, device_id=device.id, start_ns=start_ns, end_ns=end_ns))
         shares = WORKFLOWS[name][5]
-        for bucket, value in _account((seen - start_ns) * len(devices), shares, self.rng).items():
+        account = _account((seen - start_ns) * len(devices), shares, self.rng)
+        if state == "failed":
+            account["lost"] = account["productive"] // 2
+            account["productive"] -= account["lost"]
+        for bucket, value in account.items():
             self.session.add(RunAccount(run_id=run.id, bucket=bucket, device_ns=value))
         self.runs_of.setdefault(name, []).append(run)
         return run

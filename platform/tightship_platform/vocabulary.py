@@ -73,7 +73,7 @@ class PlanState(StrEnum):
 
 
 class Bucket(StrEnum):
-    """Where a run's device time went. A run's buckets sum to its allocated device-nanoseconds exactly."""
+    """Where device time went. A run's buckets sum to its allocated device-nanoseconds exactly. See docs/account.md."""
 
     PRODUCTIVE = "productive"
     """The device computed."""
@@ -95,6 +95,12 @@ class Bucket(StrEnum):
     """From the allocation of the device to the first step; of a run without steps, to its first activity."""
     SHUTDOWN = "shutdown"
     """From the last step to the release of the device."""
+    NEVER_STARTED = "never_started"
+    """A run that is over held the device, and never made a step nor had any device active."""
+    LOST = "lost"
+    """What a failed run did after its last checkpoint that a trace shows."""
+    UNALLOCATED = "unallocated"
+    """The device was reported, and no run held it. Of a fleet, never of a run."""
     UNEXPLAINED = "unexplained"
     """Neither a metric nor a trace shows what happened."""
 

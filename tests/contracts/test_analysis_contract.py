@@ -32,7 +32,7 @@ from tightship_platform.errors import NotFound
 from tightship_platform.queries import findings, opportunities, runs
 from tightship_platform.results.filters import Filters
 from tightship_platform.units import now_ns
-from tightship_platform.vocabulary import CaptureState, OpportunityState
+from tightship_platform.vocabulary import CaptureState, OpportunityState, RunState
 from tightship_platform.wire import StepRecord
 
 NOW = T0 + 5 * MIN
@@ -211,6 +211,58 @@ def test_the_account_is_exact_and_split_as_the_trace_says(database: Database, ar
     stepping = LAST_STEP - FIRST_STEP
     for bucket in ("productive", "input", "host"):
         assert buckets[bucket] == pytest.approx(stepping * summary["buckets"][bucket] / summary["window_ns"], abs=1)
+
+
+def test_a_failed_run_loses_what_it_did_since_the_checkpoint_that_a_trace_shows(
+    database: Database, artifacts: ArtifactStore
+) -> None:
+    analysed(database, artifacts, "checkpoints")
+    with database.session() as session:
+        run, trace = session.scalars(select(Run)).one(), session.scalars(select(Trace)).one()
+        start_ns, end_ns = trace.summary["window_start_ns"], trace.summary["window_ns"]
+        assert start_ns < trace.summary["saved_ns"] <= start_ns + end_ns
+        assert "lost" not in accounting.account_run(session, run), "it finished"
+        run.state, run.steps = RunState.FAILED.value, 1000
+        saved_ns = LAST_STEP - 3 * MIN  # the recording is of another time
+        trace.summary = {**trace.summary, "saved_ns": saved_ns}
+        session.flush()
+        buckets = accounting.account_run(session, run)
+        assert buckets["lost"] == LAST_STEP - saved_ns
+        assert buckets["startup"] == FIRST_STEP - T0 and buckets["shutdown"] == END - LAST_STEP
+        assert sum(buckets.values()) == END - T0
+        assert set(buckets) >= {"productive", "checkpoint"}
+        run.steps = 0
+        session.flush()
+        assert "lost" not in accounting.account_run(session, run), "what serves has no work to lose"
+
+
+@pytest.mark.parametrize(
+    ("state", "end_ns", "failed"),
+    [
+        ("failed", END, True),
+        ("timeout", END, True),
+        ("out_of_memory", END, True),
+        ("lost", END, True),
+        ("lost", None, False),
+        ("cancelled", END, False),
+        ("finished", END, False),
+        ("unknown", END, False),
+        ("running", None, False),
+    ],
+)
+def test_which_runs_have_failed(state: str, end_ns: int | None, failed: bool) -> None:
+    assert history.has_failed(Run(state=state, end_ns=end_ns)) is failed
+
+
+def test_a_run_that_ends_without_any_activity_never_started(database: Database) -> None:
+    with database.session() as session:
+        ingest.apply_run(session, started(), now=T0)
+        silent = run_samples(range(T0, END, 10 * S), cpu_cores=0.0)
+        ingest.apply_batch(session, batch(run_samples=silent, allocations=[held(end_ns=END)]), now=END)
+        run = session.scalars(select(Run)).one()
+        assert set(accounting.account_run(session, run)) == {"held_idle"}, "it may yet begin"
+        finish(session)
+        assert accounting.account_run(session, run) == {"never_started": END - T0}
 
 
 def test_an_untraced_run_is_unexplained(database: Database) -> None:

@@ -12,6 +12,8 @@ from tightship_analyzers.facts.idle.unrecorded import Unrecorded
 from tightship_analyzers.facts.kernels.device_model import DeviceModel
 from tightship_analyzers.facts.memo import Facts, NotApplicable
 from tightship_analyzers.facts.program.frames import place_of
+from tightship_analyzers.facts.program.saves import Saves
+from tightship_analyzers.facts.roofline.measured import Roofline
 from tightship_analyzers.facts.simulation.dependency_graph import DependencyGraph
 from tightship_analyzers.facts.window.recording import Recording
 from tightship_analyzers.facts.window.steps import Steps
@@ -42,6 +44,7 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
     """Sum up one trace: what was judged, where its time went, and what the findings claim of it."""
     trace, recording = facts.trace, facts[Recording]
     window, split, steps, busy = facts.find(Window), facts.find(StepSplit), facts.find(Steps), facts.find(DeviceBusy)
+    roofline = facts.find(Roofline)
     priced = [finding for finding in findings if finding.saving.high]
     claims = merge_claims(priced, window, untraced_ns, partial(simulated_together, facts)) if window else []
     joint = simulated_together(facts, priced) if len(claims) > 1 else None
@@ -81,6 +84,8 @@ def summarize(facts: Facts, findings: list[Finding], notes: list[str], untraced_
         else min(1.0, sum(claim.share_frac for claim in claims)),
         warnings=[shown(line, 300) for line in warnings],
         recorded_ns=trace.span_ns,
+        saved_ns=_saved(facts, window),
+        mfu_frac=roofline.mfu_frac if roofline is not None and split else None,
     )
 
 
@@ -142,6 +147,15 @@ def _unprofiled(facts: Facts) -> str:
     return (
         f", and without it a {whole} would take about {format_ns(window.mean_ns - graph.profiling_ns // window.count)}"
     )
+
+
+def _saved(facts: Facts, window: Window | None) -> int | None:
+    """End of the last save that was complete."""
+    saves = facts.find(Saves)
+    if saves is None or window is None:
+        return None
+    done = saves.calls.end_ns[saves.calls.end_ns <= window.end_ns]
+    return int(done.max()) if done.size else None
 
 
 def _lengths(steps: Steps) -> StepLength:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import delete, func, or_, select, union
 from sqlalchemy.orm import Session
 
-from tightship_analyzers.facts.run.held_idle import held_idle
+from tightship_analyzers.facts.run.held_idle import held_idle, sampled_spans
 from tightship_analyzers.fleet.account import Held, Phases, account
 from tightship_analyzers.fleet.activity import keep_activity, measure_activity
 from tightship_analyzers.fleet.history import read_history, read_phases
@@ -17,6 +18,7 @@ from tightship_platform.database import ranked_workflows
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, RunAccount, Trace
 from tightship_platform.database.models.runs import UNSETTLED
+from tightship_platform.results.run_account import KEPT
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState, SavingUnit
 
@@ -29,6 +31,8 @@ LATE_NS = 3600 * NS_PER_S
 """Records of a run may arrive this long after its end (a spool that catches up) and still be accounted for."""
 LATELY_NS = 30 * 86_400 * NS_PER_S
 """A trace was analyzed no longer ago than this if its run is still to be accounted for because of it."""
+Summary = Mapping[str, Any]
+"""Of an analyzed trace, as it is stored: a `TraceSummary` of this release or an earlier one."""
 LATE_PARTS = 4
 """After the end: again when the account is older than this part of the time since the end."""
 
@@ -71,34 +75,38 @@ def account_run(session: Session, run: Run, *, now: int | None = None) -> dict[s
     if not locked(session, select(Run).where(Run.id == run.id)):
         return {}  # it was deleted meanwhile
     history, phases = read_history(session, run), read_phases(session, run)
-    idle = held_idle(history)
+    idle, sampled = held_idle(history), sampled_spans(history)
     held = [
         Held(
             device=device,
             start_ns=start_ns,
             end_ns=end_ns,
             idle=idle.get(device, ()),
+            sampled=sampled.get(device, ()),
             active_ns=history.active_ns.get(device),
         )
         for device, spans in history.held.items()
         for start_ns, end_ns in spans
     ]
-    buckets = {bucket.value: ns for bucket, ns in account(held, phases, traced_buckets(session, run, phases)).items()}
+    analyzed = select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None))
+    summaries = session.scalars(analyzed).all()
+    phases = replace(phases, saved_ns=last_checkpoint(summaries))
+    buckets = {bucket.value: ns for bucket, ns in account(held, phases, traced_buckets(summaries, phases)).items()}
     session.execute(delete(RunAccount).where(RunAccount.run_id == run.id))
     session.add_all(RunAccount(run_id=run.id, bucket=bucket, device_ns=ns) for bucket, ns in buckets.items())
+    run.ideal_ns = ideal_ns(summaries, phases, buckets)
     keep_activity(session, run, measure_activity(session, run, history))
     run.accounted_ns = now
     ranked_workflows.mark(session, [run.workflow_id])
     return buckets
 
 
-def traced_buckets(session: Session, run: Run, phases: Phases) -> Mapping[str, int]:
+def traced_buckets(summaries: Iterable[Summary], phases: Phases) -> Mapping[str, int]:
     """Bucket → ns that the run's traces saw in it, all ranks and captures together.
 
     Those without whole steps only where `represents_run` says so.
     """
     totals: dict[str, int] = {}
-    summaries = session.scalars(select(Trace.summary).where(Trace.run_id == run.id, Trace.analyzed_ns.is_not(None)))
     for summary in summaries:
         if not represents_run(summary, phases):
             continue
@@ -107,7 +115,23 @@ def traced_buckets(session: Session, run: Run, phases: Phases) -> Mapping[str, i
     return totals
 
 
-def represents_run(summary: Mapping[str, Any], phases: Phases) -> bool:
+def last_checkpoint(summaries: Iterable[Summary]) -> int | None:
+    """End of the last checkpoint that any trace of the run shows."""
+    return max((saved for summary in summaries if (saved := summary.get("saved_ns")) is not None), default=None)
+
+
+def ideal_ns(summaries: Iterable[Summary], phases: Phases, buckets: Mapping[str, int]) -> int | None:
+    """Device time that the FLOPs of the kept steps need at peak rates, by the traces' mean utilisation of FLOPs; None:
+    a trace does not tell it, or there is none."""
+    fits = [summary for summary in summaries if represents_run(summary, phases)]
+    if phases.first_step_ns is None or not fits or any(summary.get("mfu_frac") is None for summary in fits):
+        return None
+    window_ns = sum(summary["window_ns"] for summary in fits)
+    mfu_frac = sum(summary["mfu_frac"] * summary["window_ns"] for summary in fits) / window_ns if window_ns else 0.0
+    return round(min(1.0, mfu_frac) * sum(ns for bucket, ns in buckets.items() if bucket in KEPT))
+
+
+def represents_run(summary: Summary, phases: Phases) -> bool:
     """Does an analysed trace say how its run works? One with whole steps does. A recording without any does if the run
     makes no steps at all, or if it was taken between the first and the last one: a long step looks like that, but so
     does start-up."""

@@ -15,6 +15,8 @@ from tightship_platform.database.models import Device, Host, Run, RunAccount, Ru
 from tightship_platform.queries.allocations import held_intervals
 from tightship_platform.vocabulary import DeviceKind, RunState
 
+FAILED = (RunState.FAILED, RunState.TIMEOUT, RunState.OUT_OF_MEMORY)
+
 # Written out: PostgreSQL takes two parameters of one value for two different expressions in GROUP BY.
 _MINUTE: ColumnElement[int] = literal_column(str(MINUTE_NS), BigInteger)
 
@@ -96,11 +98,21 @@ def _memory(
 
 
 def read_phases(session: Session, run: Run) -> Phases:
-    """First and last step of any rank."""
+    """First and last step of any rank, and how the run ended; its checkpoints are in its traces."""
     first, last = session.execute(
         select(func.min(StepStat.first_step_ns), func.max(StepStat.last_step_ns)).where(StepStat.run_id == run.id)
     ).one()
-    return Phases(first_step_ns=first, last_step_ns=last, ended=run.state != RunState.RUNNING)
+    return Phases(
+        first_step_ns=first,
+        last_step_ns=last,
+        ended=run.state != RunState.RUNNING,
+        loses_work=has_failed(run) and run.steps != 0,
+    )
+
+
+def has_failed(run: Run) -> bool:
+    """It failed, ran out of time or of memory, or its node did. A live run that fell silent may go on all the same."""
+    return run.state in FAILED or (run.state == RunState.LOST and run.end_ns is not None)
 
 
 def _device_minutes(

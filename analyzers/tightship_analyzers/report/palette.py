@@ -22,6 +22,9 @@ BUCKET_COLOUR: dict[Bucket, str] = {
     Bucket.HELD_IDLE: "#7D6B00",
     Bucket.STARTUP: "#7555A7",
     Bucket.SHUTDOWN: "#4F7378",
+    Bucket.NEVER_STARTED: "#787854",
+    Bucket.LOST: "#C04848",
+    Bucket.UNALLOCATED: "#8484F0",
     Bucket.UNEXPLAINED: "#929292",
 }
 

@@ -43,6 +43,7 @@ def open_source(path: Path, options: Options) -> Source:
         format=FleetFormat.CSV, name=path.stem, items=iter(()), refused=refused, names_devices=names_devices
     )
     source.assumptions.append("a run holds its devices from its start to its end")
+    source.assumptions.append("the table does not say what a run saved: all work of a run that failed counts as lost")
     if not names_devices:
         source.assumptions.append("the table does not name devices: they are only counted by run")
     if options.zone is None:
@@ -79,6 +80,11 @@ def _add(
         return end_ns, row["end"]
     if end_ns < start_ns:
         return "an end before the start", f"{row['start']} – {row['end']}"
+    eligible_ns = time_ns(row["eligible"], zone) if row.get("eligible") else None
+    if isinstance(eligible_ns, str):
+        return eligible_ns, row["eligible"]
+    if eligible_ns is not None and eligible_ns > start_ns:
+        return "a start before it could start", f"{row['eligible']} – {row['start']}"
     if state not in _ENDED:
         return f"a state that is none of {', '.join(sorted(_ENDED))}", state
     count, host = row.get("devices") or "1", row.get("host", "")
@@ -109,6 +115,7 @@ def _add(
             team=row.get("team") or None,
             user=row.get("user") or None,
             external_id=row.get("job_id") or None,
+            eligible_ns=eligible_ns,
             labels={name[len(_LABEL) :]: value for name, value in row.items() if name.startswith(_LABEL) and value},
         )
         return None
@@ -118,6 +125,8 @@ def _add(
         known.devices += new
     else:
         same.spans += new[0].spans
+    times = [time for time in (known.eligible_ns, eligible_ns) if time is not None]
+    known.eligible_ns = min(times, default=None)
     known.start_ns, known.end_ns = min(known.start_ns, start_ns), max(known.end_ns, end_ns)
     return None
 

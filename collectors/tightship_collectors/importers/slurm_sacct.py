@@ -46,6 +46,8 @@ _CODES = (
 """Numbers of states in Slurm's database (`enum job_states` of slurm.h)."""
 _COUNT = re.compile(r"(\d{1,9})$")
 _EXIT = re.compile(r"(\d{1,3}):(\d{1,3})$")
+_NO_TIME = ("", "0", "None", "Unknown")
+"""In place of a time; jobs that were held back when they were submitted have no time at which they were eligible."""
 _NOT_YET = "a job that has not ended"
 _NO_GPU = "a job without GPUs"
 _STEP = "a step of a job"
@@ -68,6 +70,8 @@ class _Job:
     user: str
     account: str
     labels: dict[str, str]
+    submitted: str = ""
+    eligible: str = ""
     elapsed: str = ""
     exit_code: str = ""
 
@@ -93,6 +97,10 @@ def open_source(path: Path, options: Options) -> Source:
     source.assumptions.append(
         "Slurm says how many GPUs of its nodes a job had, not which: devices are not counted, and those of a job on "
         "several nodes are taken to be spread evenly"
+    )
+    source.assumptions.append(
+        "Slurm does not say what a job saved: all that a job did which failed or timed out, or whose node failed, "
+        "counts as lost"
     )
     if is_sacct and options.zone is None:
         source.assumptions.append("times without a zone are UTC; --zone says otherwise")
@@ -166,6 +174,8 @@ def _sacct_job(row: dict[str, str]) -> _Job | str:
         user=row.get("User", ""),
         account=row.get("Account", ""),
         labels=labels,
+        submitted=row.get("Submit", ""),
+        eligible=row.get("Eligible", ""),
         elapsed=row.get("ElapsedRaw", ""),
         exit_code=row.get("ExitCode", ""),
     )
@@ -188,6 +198,8 @@ def _supercloud_job(row: dict[str, str]) -> _Job | str:
         gpus=gpus,
         nodes=",".join(re.findall(r"[A-Za-z0-9_.-]+", row["nodelist"])),
         name=row.get("job_type", ""),
+        submitted=row.get("time_submit", ""),
+        eligible=row.get("time_eligible", ""),
         user=row.get("id_user", ""),
         account="",
         labels=labels,
@@ -232,6 +244,9 @@ def _run(job: _Job, options: Options) -> ImportedRun | str:
     elapsed_s = decimal_of(job.elapsed)
     if elapsed_s is not None and elapsed_s * NS_PER_S != end_ns - start_ns:
         return "ElapsedRaw is not the time from start to end"
+    eligible_ns = _eligible_ns(job, start_ns, options)
+    if isinstance(eligible_ns, str):
+        return eligible_ns
     nodes = expand(job.nodes)
     if nodes is None:
         return "a list of nodes that cannot be read"
@@ -253,12 +268,24 @@ def _run(job: _Job, options: Options) -> ImportedRun | str:
         external_id=None if job.id == job.natural else job.id,
         exit_code=exit_code if exit_code is None or exit_code <= 255 else None,
         labels=job.labels,
+        eligible_ns=eligible_ns,
     )
 
 
 def _names_of(run: ImportedRun) -> Iterator[str | None]:
     yield from (run.id, run.workflow, run.team, run.user, run.external_id, *run.labels.values())
     yield from {text for one in run.devices for text in (one.host, one.name)}
+
+
+def _eligible_ns(job: _Job, start_ns: int, options: Options) -> int | str | None:
+    """When it began to wait: when it was eligible, else submitted. None: neither is known; text: what is wrong."""
+    for text in (job.eligible, job.submitted):
+        found = None if text in _NO_TIME else time_ns(text, options.zone)
+        if isinstance(found, str):
+            return found
+        if found is not None:
+            return found if found <= start_ns else "a start before it could start"
+    return None
 
 
 def _devices(job: _Job, nodes: list[str], start_ns: int, end_ns: int) -> list[ImportedDevice]:

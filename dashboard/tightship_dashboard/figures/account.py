@@ -14,16 +14,19 @@ from tightship_dashboard.sentences.buckets import BUCKET_MEANING
 from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, has_no_trace, losses
 from tightship_platform.vocabulary import Bucket
 
+ALLOCATED = "Time in which a run held a device."
+WITH_NOBODY = "Time in which a run held a device, or a host reported one that no run held."
 NO_TRACE = "No trace shows how much of it was productive."
 
 
 def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str] | None = None) -> Node:
-    """Allocated time, what each loss takes off it (largest first, unexplained last), and what did work, where a trace
-    tells.
+    """Allocated time (of a fleet also what was not), what each loss takes off it (largest first, unexplained last), and
+    what did work, where a trace tells.
 
     `hrefs` leads from a bucket to the runs behind it.
     """
-    rows = [_row("allocated", "Time in which a run held a device.", None, 0, total_ns, total_ns)]
+    whole = ("reported", WITH_NOBODY) if buckets.get(Bucket.UNALLOCATED) else ("allocated", ALLOCATED)
+    rows = [_row(*whole, None, 0, total_ns, total_ns)]
     left = total_ns
     for bucket, value in losses(buckets):
         left -= value
@@ -33,14 +36,14 @@ def waterfall(buckets: dict[str, int], total_ns: int, *, hrefs: dict[Bucket, str
     label, meaning = BUCKET_LABEL[Bucket.PRODUCTIVE], BUCKET_MEANING[Bucket.PRODUCTIVE]
     known = None if has_no_trace(buckets) else productive
     rows.append(_row(label, meaning, Bucket.PRODUCTIVE, 0, known, total_ns))
-    return bars.waterfall("Allocated device time, what each loss takes off it, and what is left", rows)
+    return bars.waterfall("Device time, what each loss takes off it, and what is left", rows)
 
 
 def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: int | None, total: int) -> Node:
     """One bar; of a value that nobody knows (None) it says so."""
     colour = BUCKET_COLOUR[bucket] if bucket else "var(--ink-2)"
     kind = "whole" if bucket is None else "unexplained" if bucket is Bucket.UNEXPLAINED else "part"
-    found = NO_TRACE if value is None else f"{fmt.duration(value)}, {fmt.share(value, total)} of what was allocated."
+    found = NO_TRACE if value is None else f"{fmt.duration(value)}, {fmt.share(value, total)} of all."
     return bars.bar(label, start, value, total, colour=colour, title=f"{meaning} {found}", kind=kind)
 
 

@@ -250,6 +250,11 @@ def _header(view: View, read: _Read) -> Node:
         ("ranks", str(len(run.ranks)) if run.ranks else missing("No training process reported.")),
         ("steps", fmt.count(run.steps) if run.steps is not None else missing("No step counter reported.")),
         ("started", time_of(run.start_ns, view.zone)),
+        *(
+            [("waited", f"{fmt.duration(run.waiting_ns)} in the scheduler's queue")]
+            if run.waiting_ns is not None
+            else []
+        ),
         ("ended", time_of(run.end_ns, view.zone, reason="It has not ended.")),
         ("run", html.Code(fmt.name(run.run))),
         *_launched_with(run),

@@ -182,9 +182,10 @@ def _spaced(range_key: str) -> str:
 
 def _account(read: _Read) -> Node:
     total = read.account.device_ns
-    if not total:
+    if not _is_held(read):
         return [] if read.imported is not None else _no_device_time(read)
-    hrefs = {bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in Bucket}
+    of_runs = set(Bucket) - {Bucket.UNALLOCATED}
+    hrefs = {bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in of_runs}
     return section(
         "Where it went",
         [account.waterfall(read.account.buckets, total, hrefs=hrefs)],
@@ -193,8 +194,13 @@ def _account(read: _Read) -> Node:
     )
 
 
+def _is_held(read: _Read) -> bool:
+    """A run held a device in the time range."""
+    return read.account.device_ns > read.account.buckets.get(Bucket.UNALLOCATED, 0)
+
+
 def _shape(view: View, read: _Read) -> Node:
-    if not read.account.device_ns:
+    if not _is_held(read):
         return _assumptions(read)
     left = section(
         "Over time",

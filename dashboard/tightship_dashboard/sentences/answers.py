@@ -13,7 +13,7 @@ from tightship_analyzers.report.sentences import headline
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_CLAUSE
 from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, run_href, runs_href
-from tightship_platform.queries.fleet import NO_TEAM
+from tightship_platform.queries.fleet import NO_TEAM, NOBODY
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding
@@ -34,10 +34,9 @@ _MANY_ARE = {"running": "are live", "finished": "have finished", "failed": "fail
 def fleet(account: FleetAccount, opportunities: Sequence[Opportunity], range_key: str) -> Answer:
     """Where the device-hours of a time range went, and what gives most back."""
     during = f"In the last {RANGE_WORDS[range_key]}"
-    total = account.device_ns
-    if not total:
+    total, buckets = account.device_ns, account.buckets
+    if total <= buckets.get(Bucket.UNALLOCATED, 0):
         return [f"{during} no run held a device."]
-    buckets = account.buckets
     parts: list[Part] = [f"{during}, "]
     if has_no_trace(buckets):
         parts += ["no trace shows how much of "]
@@ -207,12 +206,14 @@ def _largest_loss(buckets: dict[str, int], total: int) -> list[Part]:
     bucket, value = losses(buckets)[0]
     if value <= 0:
         return []
-    return ["; ", Link(fmt.share(value, total), runs_href(by=bucket)), f" {BUCKET_CLAUSE[bucket]}"]
+    # No run has it.
+    href = "#account" if bucket is Bucket.UNALLOCATED else runs_href(by=bucket)
+    return ["; ", Link(fmt.share(value, total), href), f" {BUCKET_CLAUSE[bucket]}"]
 
 
 def _mostly_by(by_team: dict[str, dict[str, int]], bucket: Bucket, value: int) -> list[Part]:
     held = {team: sum(v for b, v in buckets.items() if as_bucket(b) is bucket) for team, buckets in by_team.items()}
-    named = {team: v for team, v in held.items() if team != NO_TEAM}
+    named = {team: v for team, v in held.items() if team not in (NO_TEAM, NOBODY)}
     if value <= 0 or len(by_team) < 2 or not named:
         return []
     team, most = max(named.items(), key=lambda row: row[1])

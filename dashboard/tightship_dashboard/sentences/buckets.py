@@ -15,6 +15,9 @@ BUCKET_MEANING: dict[Bucket, str] = {
     Bucket.HELD_IDLE: "The run held the device and nothing happened.",
     Bucket.STARTUP: "From the allocation of the device to the first step, or without steps to its first activity.",
     Bucket.SHUTDOWN: "From the last step to the release of the device.",
+    Bucket.NEVER_STARTED: "The run held the device, and never made a step nor had a device active.",
+    Bucket.LOST: "What a failed run did after its last checkpoint that a trace shows: at most so much is lost.",
+    Bucket.UNALLOCATED: "No run held the device.",
     Bucket.UNEXPLAINED: "Neither a metric nor a trace shows what happened.",
 }
 
@@ -29,6 +32,9 @@ BUCKET_CLAUSE: dict[Bucket, str] = {
     Bucket.HELD_IDLE: "were held idle",
     Bucket.STARTUP: "went to start-up",
     Bucket.SHUTDOWN: "went to shutdown",
+    Bucket.NEVER_STARTED: "were held by runs that never started",
+    Bucket.LOST: "are the lost work of failed runs",
+    Bucket.UNALLOCATED: "were held by no run",
     Bucket.UNEXPLAINED: "are unexplained",
 }
 """How a sentence goes on after '37 % …'."""

@@ -37,15 +37,41 @@ def account(by: str, fleet: str | None, limit: int, form: ListForm) -> None:
     tightship account --by team
     tightship account --by state --fleet old-cluster --json
     """
+    items: list[AccountGroup] = []
+
+    def read() -> list[AccountGroup]:
+        items[:] = _ask(list[AccountGroup], "/account", by=by, fleet=fleet, limit=limit)
+        return items
+
     form.show(
-        lambda: _ask(list[AccountGroup], "/account", by=by, fleet=fleet, limit=limit),
+        read,
         _table,
         lambda: "No run is accounted for yet. Launch one with: tightship run --workflow NAME -- python train.py",
     )
     if form.is_table:
+        if by == AccountBy.FLEET:
+            _print_goodput(items)
         for one in _ask(list[ImportedFleet], "/fleets"):
             if fleet == one.fleet or (fleet is None and by == AccountBy.FLEET):
                 _print_assumptions(one)
+
+
+def _print_goodput(items: list[AccountGroup]) -> None:
+    """The ratios of fleets, as far as they are known."""
+    from tightship_platform.text import printable
+    from tightship_platform.units import format_frac
+
+    for item in items:
+        if (known := item.goodput) is None:
+            continue
+        ratios = {
+            "scheduling": known.scheduling_frac,
+            "runtime": known.runtime_frac,
+            "program": known.program_frac,
+        }
+        parts = (f"{name} {'unknown' if ratio is None else format_frac(ratio)}" for name, ratio in ratios.items())
+        whole = "unknown" if known.goodput_frac is None else f"at least {format_frac(known.goodput_frac)}"
+        click.echo(printable(f"{item.key}: goodput {whole} = {' × '.join(parts)}"))
 
 
 def _ask(kind: type[T], path: str, **params: object) -> T:

@@ -12,6 +12,7 @@ from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.results.run_account import BUCKET_LABEL, has_no_trace, largest_loss, losses
 from tightship_platform.settings import load_settings
 from tightship_platform.units import format_frac, format_ns, now_ns, parse_time_ns, plural
+from tightship_platform.vocabulary import Bucket
 
 if TYPE_CHECKING:
     from tightship_platform.commands.terminal import Listed
@@ -56,7 +57,9 @@ def fleet(since: str, until: str | None, by: str, as_json: bool) -> None:
         return
     from tightship_platform.commands.terminal import clock, print_table
 
-    held = f"{plural(account.runs, 'run')} held {format_ns(account.device_ns)} of device time"
+    of_nobody = account.buckets.get(Bucket.UNALLOCATED, 0)
+    held = f"{plural(account.runs, 'run')} held {format_ns(account.device_ns - of_nobody)} of device time"
+    held += f"; {format_ns(of_nobody)} no run held" if of_nobody else ""
     more = f"; {plural(account.unaccounted_runs, 'run')} more not yet counted" if account.unaccounted_runs else ""
     click.echo(f"{clock(account.since_ns)} to {clock(account.until_ns)}: {held}{more}")
     if not account.device_ns:

@@ -224,6 +224,7 @@ def samples(items: Sequence[Sample]) -> Listed:
 
 def accounts(items: Sequence[AccountGroup]) -> Listed:
     """Of each group how much device time it held, how much of it was busy, and what took most of the rest."""
+    waits = any(item.waiting_ns is not None for item in items)
     columns = [
         Column("WHAT", whole=True),
         Column("RUNS", right=True),
@@ -232,6 +233,7 @@ def accounts(items: Sequence[AccountGroup]) -> Listed:
         Column("BUSY", right=True),
         Column("IDLE", right=True),
         Column("UNMEASURED", right=True, spare=2),
+        *([Column("WAITED", right=True, spare=1)] if waits else []),
         Column("PRODUCTIVE", right=True),
         Column("LARGEST LOSS"),
     ]
@@ -244,6 +246,7 @@ def accounts(items: Sequence[AccountGroup]) -> Listed:
             format_ns(item.busy_ns),
             format_ns(item.idle_ns),
             format_ns(item.unmeasured_ns),
+            *([format_ns(item.waiting_ns)] if waits else []),
             *_shares(item.buckets, item.device_ns),
         )
         for item in items

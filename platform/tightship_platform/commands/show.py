@@ -147,6 +147,8 @@ def _facts(run: RunDetail) -> Iterator[tuple[str, str]]:
     by = f" by {run.user}" if run.user else ""
     on = f" on {run.host}" if run.host else ""
     yield "Started", f"{clock(run.start_ns)}{by}{on}"
+    if run.waiting_ns is not None:
+        yield "Waited", f"{format_ns(run.waiting_ns)} in the scheduler's queue"
     if run.end_ns is not None:
         yield "Ended", clock(run.end_ns) + (f", exit code {run.exit_code}" if run.exit_code is not None else "")
     if run.team or run.owner:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, event, select
+from sqlalchemy import Select, event, false, select
 from sqlalchemy.orm import ORMExecuteState, Session, sessionmaker, with_loader_criteria
 
 from tightship_platform.database import models
@@ -36,13 +36,16 @@ _OF_WORKFLOWS: tuple[Any, ...] = (
     models.Workflow.id,
 )
 OF_OTHERS = frozenset(
-    {"SecondPass", "StoredPart", "CaptureAnalysis", "Verification", "PastAccount", "Fleet", "FleetPart"}
+    {
+        *("SecondPass", "StoredPart", "CaptureAnalysis", "Verification", "PastAccount", "Fleet", "FleetPart"),
+        "UnallocatedDay",
+    }
 )
-"""Models that are a team's by the row that they name, or by a name."""
+"""Models that are a team's by the row that they name, or by a name; or that are of no team, and seen by none."""
 OF_ALL_TEAMS = frozenset(
     {
         *("Audit", "BrowserSession", "Installation", "Token", "UserTeam"),
-        *("Device", "DirtyHour", "Host", "HostSample", "RemovedDay", "RolledUp", "Rollup", "Sample"),
+        *("Device", "DirtyHour", "Host", "HostSample", "RemovedDay", "RolledUp", "Rollup", "Sample", "UnallocatedHour"),
         *("PlanRequest", "RemovedRun"),
     }
 )
@@ -89,6 +92,7 @@ def _criteria(team: str) -> tuple[Any, ...]:
         (models.CaptureAnalysis, models.CaptureAnalysis.capture_id.in_(captures)),
         (models.Verification, models.Verification.action_id.in_(actions)),
         (models.PastAccount, models.PastAccount.run_team == team),
+        (models.UnallocatedDay, false()),
         (models.Fleet, models.Fleet.team == team),
         (models.FleetPart, models.FleetPart.fleet_id.in_(fleets)),
     ]

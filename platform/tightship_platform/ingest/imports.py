@@ -207,6 +207,10 @@ def _check_run(run: ImportedRun, now: int) -> None:
         raise Invalid("state", run.state, f"one of {', '.join(sorted(ENDED))}: imported runs have ended")
     validation.time_ns("start_ns", run.start_ns, now)
     validation.time_ns("end_ns", run.end_ns, now)
+    if run.eligible_ns is not None:
+        validation.time_ns("eligible_ns", run.eligible_ns, now)
+        if run.eligible_ns > run.start_ns:
+            raise Invalid("eligible_ns", run.eligible_ns, f"a time up to start_ns {run.start_ns}")
     if run.exit_code is not None:
         validation.count("exit_code", run.exit_code, most=255)
     check_labels(run.labels)
@@ -362,6 +366,7 @@ def _values(fleet: Fleet, run: ImportedRun, workflow_id: int) -> Row:
         "exit_code": run.exit_code,
         "start_ns": run.start_ns,
         "end_ns": run.end_ns,
+        "eligible_ns": run.eligible_ns,
         "last_seen_ns": run.end_ns,
         "ranks": [],
     }

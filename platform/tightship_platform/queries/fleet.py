@@ -4,7 +4,7 @@
 It is taken to be spread evenly over the run's life, in whole nanoseconds by cumulative division: what is before and
 after any instant adds up to the whole exactly, so periods and slices of periods always sum. Of runs that
 were removed the sums of each day are left, which are spread over the day; as runs they count where they began in the
-period.
+period. What no run held is known as a sum of each day, too, and is spread over the part of it that was counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from tightship_platform.database.models import PastAccount, Run, RunAccount, Workflow
+from tightship_platform.database.models import PastAccount, Run, RunAccount, UnallocatedDay, Workflow
 from tightship_platform.errors import Invalid
 from tightship_platform.queries.filtered import in_fleet
 from tightship_platform.results.filters import Filters
@@ -30,6 +30,8 @@ from tightship_platform.vocabulary import Bucket
 SLICES = 60
 """Points of `over_time`, at most."""
 NO_TEAM = "(no team)"
+NOBODY = "(nobody)"
+"""In place of a team or a workflow: of what no run held."""
 Counts = defaultdict[str, int]
 
 
@@ -74,6 +76,8 @@ def fleet_account(session: Session, *, since_ns: int, until_ns: int, fleet: str 
         runs += past.runs if past.day_ns >= day_of(since_ns) else 0
         simulated = simulated or past.simulated
         add(past.day_ns, past.day_ns + DAY_NS, past.workflow, past.team, past.buckets.items())
+    for day in session.scalars(_unallocated(since_ns, until_ns)) if fleet is None else ():
+        add(day.since_ns, day.until_ns, NOBODY, NOBODY, [(Bucket.UNALLOCATED, day.device_ns)])
     return FleetAccount(
         since_ns=since_ns,
         until_ns=until_ns,
@@ -114,6 +118,11 @@ def _accounts(since_ns: int, until_ns: int) -> Any:
 def _past_accounts(since_ns: int, until_ns: int) -> Select[PastAccount]:
     within = PastAccount.day_ns > since_ns - DAY_NS, PastAccount.day_ns < until_ns
     return select(PastAccount).where(*within).order_by(PastAccount.day_ns)
+
+
+def _unallocated(since_ns: int, until_ns: int) -> Select[UnallocatedDay]:
+    within = UnallocatedDay.since_ns < until_ns, UnallocatedDay.until_ns > since_ns, UnallocatedDay.device_ns > 0
+    return select(UnallocatedDay).where(*within).order_by(UnallocatedDay.day_ns)
 
 
 def _unaccounted(session: Session, since_ns: int, until_ns: int, of_fleet: ColumnElement[bool]) -> int:

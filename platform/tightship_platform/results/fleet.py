@@ -24,7 +24,7 @@ class FleetAccount:
     until_ns: int
     """End of the period."""
     device_ns: int
-    """Device time that runs held in the period."""
+    """Device time that runs held in the period; of the live fleet also what no run held."""
     runs: int
     """Runs with an account that lie in the period."""
     unaccounted_runs: int
@@ -32,11 +32,12 @@ class FleetAccount:
     buckets: dict[str, int]
     """Device time in nanoseconds by bucket."""
     by_team: dict[str, dict[str, int]]
-    """Team → bucket → device time, the largest team first; `(no team)` for runs without one."""
+    """Team → bucket → device time, the largest team first; `(no team)` for runs without one, `(nobody)` for what no run
+    held."""
     by_workflow: dict[str, dict[str, int]]
-    """Workflow → bucket → device time, the largest workflow first."""
+    """Workflow → bucket → device time, the largest workflow first; `(nobody)` for what no run held."""
     over_time: list[FleetSlice]
-    """Slices in which a run held a device."""
+    """Slices in which there is device time."""
     slice_ns: int
     """Width of a slice."""
     simulated: bool
@@ -44,17 +45,34 @@ class FleetAccount:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """How much of a fleet's device time became progress, as the product of three ratios, each null where a term of it
+    is not known. See docs/account.md."""
+
+    scheduling_frac: float | None
+    """Device time that runs held, over that and what no run held; only of the live fleet as a whole."""
+    runtime_frac: float | None
+    """Device time of steps whose work was kept, over what was held."""
+    program_frac: float | None
+    """Device time that the FLOPs of these steps need at peak rates, over what they took. At least: FLOPs of operators
+    that the traces do not tell count as none."""
+    goodput_frac: float | None
+    """The product of the three."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AccountGroup:
     """Device time of some runs. Their buckets sum to `device_ns` exactly; `busy_ns + idle_ns + unmeasured_ns`, too."""
 
     key: str
-    """Name of the fleet, team or workflow, a state, or a run's id; `(removed)` and `(no team)` are what they say."""
+    """Name of the fleet, team or workflow, a state, or a run's id; `(removed)`, `(no team)` and `(nobody)`, which held
+    what no run did, are what they say."""
     runs: int
     """Runs with an account."""
     devices: int | None
     """Devices that they held; null: not known, as schedulers do not say which, or the runs are gone."""
     device_ns: int
-    """Device time that they held."""
+    """Device time that they held; of the live fleet also what no run held."""
     busy_ns: int | None
     """Device time in which a device worked, by its samples; null where nothing measured activity."""
     idle_ns: int | None
@@ -63,6 +81,13 @@ class AccountGroup:
     """Device time for which there are no samples of activity."""
     buckets: dict[str, int]
     """Device time in nanoseconds by bucket."""
+    waiting_ns: int | None = None
+    """Time that they waited in a scheduler's queue, of those of which it is known; it is no device time and in no
+    bucket. Null: it is known of none."""
+    waiting_runs: int = 0
+    """Runs of which it is known."""
+    goodput: Goodput | None = None
+    """How much of it became progress; null where no ratio of it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,8 @@ class ImportedRun:
     external_id: str | None = None
     exit_code: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    eligible_ns: int | None = None
+    """From when on its scheduler could have started it; null: not known."""
 
 
 @dataclass(kw_only=True)

@@ -64,6 +64,8 @@ class Run:
     """Release of its host's NVIDIA driver; null: none, or not known."""
     name: str | None = None
     """What somebody called it with `tightship runs rename`; null: nothing."""
+    waiting_ns: int | None = None
+    """How long it waited in a scheduler's queue before it started; null: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

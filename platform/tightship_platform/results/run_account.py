@@ -21,8 +21,17 @@ BUCKET_LABEL: dict[Bucket, str] = {
     Bucket.HELD_IDLE: "held idle",
     Bucket.STARTUP: "start-up",
     Bucket.SHUTDOWN: "shutdown",
+    Bucket.NEVER_STARTED: "never started",
+    Bucket.LOST: "lost",
+    Bucket.UNALLOCATED: "unallocated",
     Bucket.UNEXPLAINED: "unexplained",
 }
+
+OF_NO_WORK = frozenset(
+    (Bucket.STARTUP, Bucket.SHUTDOWN, Bucket.HELD_IDLE, Bucket.NEVER_STARTED, Bucket.LOST, Bucket.UNALLOCATED)
+)
+KEPT = frozenset(Bucket) - OF_NO_WORK
+"""What work was spent on that was kept: computing, and what the steps waited for."""
 
 
 def as_bucket(name: str) -> Bucket:

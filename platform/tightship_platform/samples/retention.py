@@ -25,7 +25,16 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.database import partitions
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import HostSample, RemovedDay, Rollup, Run, RunSample, Sample, StepStat
+from tightship_platform.database.models import (
+    HostSample,
+    RemovedDay,
+    Rollup,
+    Run,
+    RunSample,
+    Sample,
+    StepStat,
+    UnallocatedHour,
+)
 from tightship_platform.samples import rollups
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import RunState
@@ -198,7 +207,10 @@ def _clear(database: Database, day_ns: int, now: int) -> bool:
         within = and_(StepStat.run_id == run, StepStat.time_ns >= day_ns, StepStat.time_ns < day_ns + DAY_NS)
         with database.session() as session:
             _delete(session, StepStat, within)
-    with database.session() as session:
+    with database.session() as session:  # the sums of the day stay
+        _delete(
+            session, UnallocatedHour, and_(UnallocatedHour.hour_ns >= day_ns, UnallocatedHour.hour_ns < day_ns + DAY_NS)
+        )
         session.get_one(RemovedDay, day_ns).removed_ns = now
     return True
 

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from tightship_platform.database.models import Allocation, RemovedDay, RolledUp, Rollup, Run, Sample
-from tightship_platform.samples import dirty_hours
+from tightship_platform.samples import dirty_hours, unallocated
 from tightship_platform.units import NS_PER_S, now_ns
 
 MINUTE_NS = 60 * NS_PER_S
@@ -91,7 +91,7 @@ def roll_up(session: Session, *, now: int | None = None) -> int:
     until_ns = min(now, since_ns + WINDOW_NS)
     rows = _make_minutes(session, since_ns, until_ns, None)
     if until_ns // SLOT_NS != reached.hours_ns // SLOT_NS:
-        _make_hours(session, hours_ns, until_ns, None)
+        _make_hours(session, hours_ns, until_ns, None, now)
         reached.hours_ns = until_ns
     reached.minutes_ns = until_ns
     session.flush()
@@ -124,7 +124,7 @@ def roll_up_range(session: Session, since_ns: int, until_ns: int, *, device_ids:
     """Make the rollups again for every minute and hour that touches [since_ns, until_ns), of all or some devices."""
     _lock(session)
     rows = _make_minutes(session, since_ns, until_ns, device_ids)
-    _make_hours(session, since_ns, until_ns, device_ids)
+    _make_hours(session, since_ns, until_ns, device_ids, now_ns())
     return rows
 
 
@@ -134,10 +134,11 @@ def _make_minutes(session: Session, since_ns: int, until_ns: int, device_ids: Se
     return _insert_minutes(session, first, last, device_ids)
 
 
-def _make_hours(session: Session, since_ns: int, until_ns: int, device_ids: Sequence[int] | None) -> None:
+def _make_hours(session: Session, since_ns: int, until_ns: int, device_ids: Sequence[int] | None, now: int) -> None:
     first, last = since_ns - since_ns % HOUR_NS, until_ns + -until_ns % HOUR_NS
     _clear(session, HOUR_NS, first, last, device_ids)
     _insert_hours(session, first, last, device_ids)
+    unallocated.count(session, first, last, now=now, device_ids=device_ids)
 
 
 def _clear(session: Session, width_ns: int, first: int, last: int, device_ids: Sequence[int] | None) -> None:

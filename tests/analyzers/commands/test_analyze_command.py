@@ -57,6 +57,8 @@ def test_json_keys_are_stable() -> None:
         "joint_saving_frac",
         "warnings",
         "recorded_ns",
+        "saved_ns",
+        "mfu_frac",
         "temporal",
         "overlap",
         "by_patterns",

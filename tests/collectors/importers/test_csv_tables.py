@@ -44,6 +44,14 @@ def test_without_devices_they_are_counted(tmp_path: Path) -> None:
     assert not source.names_devices
 
 
+def test_a_run_waits_from_when_it_could_have_started(tmp_path: Path) -> None:
+    lines = "run,start,end,eligible", "a,1740823200,1740826800,1740823140", "b,1740823200,1740826800,"
+    late = "c,1740823200,1740826800,1740823201"
+    runs, _, source = read(written(tmp_path / "runs.csv", *lines, late))
+    assert [None if run.eligible_ns is None else run.start_ns - run.eligible_ns for run in runs] == [MINUTE, None]
+    assert source.refused.counts == {"a start before it could start": 1}
+
+
 def test_samples_say_what_the_devices_did(tmp_path: Path) -> None:
     written(tmp_path / "runs.csv", HEAD, FIRST)
     times = [f"h1,g0,{1740823200 + 300 * step},0.5,{step}" for step in range(4)]

@@ -72,4 +72,9 @@ def test_supercloud(sqlite: Database) -> None:
     assert round(sum(one.device_ns for one in groups) / HOUR) == 43847
     expected = {"finished": 17398, "cancelled": 14280, "timeout": 6354, "failed": 5791, "out_of_memory": 25}
     assert hours == expected
+    waited = {one.key: one.waiting_ns for one in groups}
+    assert round(sum(waited.values()) / HOUR) == 4681, "by time_start - time_eligible"
+    assert sum(one.waiting_runs for one in groups) == 2401
+    lost = {one.key: round(one.buckets["lost"] / HOUR) for one in groups if one.buckets["lost"]}
+    assert lost == {"timeout": 6354, "failed": 5791, "out_of_memory": 25}, "Slurm tells no checkpoint"
     assert all(one.busy_ns is None and one.devices is None for one in groups), "nothing measured activity"

@@ -123,6 +123,29 @@ def test_a_time_that_comes_twice_is_not_guessed(tmp_path: Path) -> None:
     assert "twice" in next(iter(source.refused.counts))
 
 
+@pytest.mark.parametrize(
+    ("times", "waited"),
+    [
+        ({"Submit": "2025-03-01T07:00:00", "Eligible": "2025-03-01T09:30:00"}, HOUR // 2),
+        ({"Submit": "2025-03-01T07:00:00", "Eligible": "Unknown"}, 3 * HOUR),
+        ({"Submit": "2025-03-01T10:00:00"}, 0),
+        ({"Submit": "Unknown", "Eligible": ""}, None),
+        ({}, None),
+    ],
+)
+def test_a_job_waits_from_when_it_could_have_started(tmp_path: Path, times: dict[str, str], waited: int | None) -> None:
+    [run], _ = read(written(tmp_path / "jobs.txt", "|".join([SACCT, *times]), row(**times)))
+    assert (None if run.eligible_ns is None else run.start_ns - run.eligible_ns) == waited
+
+
+@pytest.mark.parametrize(
+    ("eligible", "why"), [("2025-03-01T11:00:00", "a start before it could start"), ("soon", "not a time")]
+)
+def test_a_wait_that_cannot_be(tmp_path: Path, eligible: str, why: str) -> None:
+    runs, source = read(written(tmp_path / "jobs.txt", f"{SACCT}|Eligible", row(Eligible=eligible)))
+    assert (runs, source.refused.counts) == ([], {why: 1})
+
+
 def test_the_supercloud_table_has_numbers_for_states_and_gpus(tmp_path: Path) -> None:
     lines = [
         SUPERCLOUD,

@@ -69,9 +69,7 @@ def test_the_waterfall_takes_each_loss_off_what_is_left_and_ends_in_what_worked(
 
 def test_every_bar_says_what_it_means_with_a_unit() -> None:
     rows = [n for n in tree(account.waterfall(BUCKETS, 100 * H)) if isinstance(n, html.Tr)]
-    assert rows[1].title.replace("\u00a0", " ") == (
-        "The device waited for the next batch. 30.0 h, 30 % of what was allocated."
-    )
+    assert rows[1].title.replace("\u00a0", " ") == ("The device waited for the next batch. 30.0 h, 30 % of all.")
 
 
 def test_unexplained_time_shows_also_when_there_is_none() -> None:

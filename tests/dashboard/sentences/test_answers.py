@@ -10,7 +10,7 @@ from made_records import make
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences.formatting import NBSP
 from tightship_dashboard.sentences.links import Answer, Link, finding_href, run_href, runs_href, search_href
-from tightship_platform.queries.fleet import NO_TEAM
+from tightship_platform.queries.fleet import NO_TEAM, NOBODY
 from tightship_platform.results.finding import Finding
 from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.results.opportunity import Opportunity
@@ -206,3 +206,14 @@ def test_addresses_quote_what_comes_from_outside() -> None:
     assert search_href("lr=3e-4") == "/runs?search=lr%3D3e-4"
     assert search_href("note=a b") == "/runs?search=%22note%3Da+b%22"
     assert search_href('a"b=c') is None
+
+
+def test_what_no_run_held_is_no_run_to_look_at() -> None:
+    """Without a run it is not an answer; else it leads to the bars, as there are no runs behind it."""
+    free = {"unallocated": 60 * H}
+    assert words_of(answers.fleet(account(device_ns=60 * H, buckets=free), [], "24h")).endswith("no run held a device.")
+    teams = {NOBODY: free, "vision": {"productive": 40 * H}}
+    whole = account(device_ns=100 * H, buckets={"productive": 40 * H, **free}, by_team=teams)
+    parts = answers.fleet(whole, [], "24h")
+    assert "40 % of 100 device-hours were productive; 60 % were held by no run." in words_of(parts)
+    assert "#account" in [part.href for part in parts if isinstance(part, Link)][-1]

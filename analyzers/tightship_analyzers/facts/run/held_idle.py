@@ -88,6 +88,15 @@ def held_idle(history: RunHistory) -> dict[int, list[Span]]:
     return idle
 
 
+def sampled_spans(history: RunHistory) -> dict[int, list[Span]]:
+    """Device → the minutes for which there are samples of its activity: disjoint, ascending."""
+    devices = {minute.device for minute in history.minutes if minute.samples}
+    return {
+        device: list(_join(sorted(m.start_ns for m in history.minutes if m.device == device and m.samples)))
+        for device in devices
+    }
+
+
 def _is_idle(minute: DeviceMinute, stepped: set[int]) -> bool:
     return minute.samples > 0 and minute.max_activity_frac < MAX_ACTIVITY_FRAC and minute.start_ns not in stepped
 

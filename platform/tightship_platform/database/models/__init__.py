@@ -33,7 +33,16 @@ from tightship_platform.database.models.metrics import (
     StepStat,
 )
 from tightship_platform.database.models.plan_requests import PlanRequest
-from tightship_platform.database.models.runs import Allocation, PastAccount, RemovedRun, Run, RunAccount, Workflow
+from tightship_platform.database.models.runs import (
+    Allocation,
+    PastAccount,
+    RemovedRun,
+    Run,
+    RunAccount,
+    UnallocatedDay,
+    UnallocatedHour,
+    Workflow,
+)
 
 __all__ = [
     "Action",
@@ -72,6 +81,8 @@ __all__ = [
     "StoredPart",
     "Token",
     "Trace",
+    "UnallocatedDay",
+    "UnallocatedHour",
     "UserTeam",
     "Verification",
     "Workflow",

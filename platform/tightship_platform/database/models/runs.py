@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import Base, JsonColumn, json_dict, json_list, name, ns, pk
+from tightship_platform.database.models.base import Base, BigId, JsonColumn, json_dict, json_list, name, ns, pk
 
 # Written out, and used as they are in queries: otherwise a database cannot tell that it may use the index. Neither
 # names a column that a heartbeat changes, which PostgreSQL would have to write to every index of the table then.
@@ -107,6 +107,10 @@ class Run(Base):
     """When the account was last computed; null: never, or something arrived since that changes it."""
     judged_ns: Mapped[int | None] = mapped_column(BigInteger)
     """The `accounted_ns` that the rules on samples last looked at; null: they have not."""
+    eligible_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """From when on its scheduler could have started it, at most `start_ns`; null: not known."""
+    ideal_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """Device time that the FLOPs of its kept steps need at peak rates, at least, as last accounted; null: not known."""
     trouble: Mapped[str | None] = mapped_column(Text)
     """Why its account or its judgement failed the last time, one line; null: it did not."""
     trouble_ns: Mapped[int | None] = mapped_column(BigInteger)
@@ -148,6 +152,39 @@ class PastAccount(Base):
     """Runs that began on the day."""
     buckets: Mapped[json_dict]
     """Bucket → device-ns."""
+
+
+class UnallocatedHour(Base):
+    """Device time of one hour of a device that no run was allocated; see [Note: the run of nobody] in
+    `samples.unallocated`."""
+
+    __tablename__ = "unallocated_hour"
+
+    device_id: Mapped[int] = mapped_column(BigId, ForeignKey("device.id", ondelete="CASCADE"), primary_key=True)
+    hour_ns: Mapped[ns] = mapped_column(BigInteger, primary_key=True, autoincrement=False, index=True)
+    device_ns: Mapped[ns]
+    measured_ns: Mapped[ns]
+    """Of `device_ns`, what samples of utilisation speak for."""
+    busy_ns: Mapped[ns]
+    """Of `measured_ns`, what the device worked: for something that is no run."""
+    is_settled: Mapped[bool] = mapped_column(Boolean)
+    """A run that held the device in it was removed: it is not counted again."""
+
+
+class UnallocatedDay(Base):
+    """The sums of all hours of a day, also of devices that are gone."""
+
+    __tablename__ = "unallocated_day"
+
+    day_ns: Mapped[ns] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """Start of the UTC day."""
+    since_ns: Mapped[ns]
+    """Start of the first hour that is in it."""
+    until_ns: Mapped[ns]
+    """End of the last minute that is in it."""
+    device_ns: Mapped[ns]
+    measured_ns: Mapped[ns]
+    busy_ns: Mapped[ns]
 
 
 class Allocation(Base):

@@ -130,6 +130,10 @@ class TraceSummary:
     recorded_ns: int | None = None
     """From the start of the first event to the end of the last; 0: there is none with a duration, null: an earlier
     release analyzed it."""
+    saved_ns: int | None = None
+    """When the last checkpoint in what was judged had been written; null: it shows none."""
+    mfu_frac: float | None = None
+    """Model FLOPs utilization, a lower bound; null: not known."""
 
 
 def device_label(device: str, device_kind: str, covered_frac: float | None) -> str:

@@ -36,7 +36,7 @@ from tightship_platform.database.models import (
 from tightship_platform.database.trouble import is_away
 from tightship_platform.database.upsert import add_missing
 from tightship_platform.errors import Conflict, TightshipError
-from tightship_platform.samples import past_accounts
+from tightship_platform.samples import past_accounts, unallocated
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState, OpportunityState, RunState
 
@@ -145,6 +145,7 @@ def _remove_rows(session: Session, run: Run, *, keeps_names: bool) -> None:
     }
     if run.fleet_id is None:
         past_accounts.keep(session, run, account, keeps_names=keeps_names)
+        unallocated.settle(session, run)
     else:  # an import may bring it back
         _delete(session, FleetPart, FleetPart.fleet_id == run.fleet_id)
     plans = session.scalars(select(Action.plan_id).where(Action.run_id == run.id, Action.plan_id.is_not(None))).all()
