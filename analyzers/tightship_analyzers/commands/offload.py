@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tightship_offload.plan.model import HardwareSpec
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+LAYERS_FOLDER = "layers"
+"""Folder for layers that `measure` names in the next command."""
 _LEAST_SIZE = 2**20
 """A smaller budget holds no layer: its unit was forgotten."""
 
@@ -71,8 +74,9 @@ def offload() -> None:
 def measure(output: Path | None, steps: int, as_json: bool, command: tuple[str, ...]) -> None:
     """Measure this machine's rates and, with COMMAND, what each layer of its model costs.
 
-    COMMAND is an unmodified training script; it is stopped once the steps are timed. The model has to fit on this
-    machine; for a larger one, `plan` counts the work instead, or reads a trace of a machine where it fits.
+    COMMAND is an unmodified training script; it is stopped once the steps are timed. Where memory does not suffice for
+    a training, layers of one kind share the memory of one while they are timed: the weights have to fit into host
+    memory once. For a larger model `plan` counts the work instead, or reads a trace of a machine where it fits.
     """
     with _one_line():
         from tightship_analyzers.offload_planner.measured import measure_command
@@ -94,7 +98,8 @@ def measure(output: Path | None, steps: int, as_json: bool, command: tuple[str, 
             click.echo(json.dumps(profile.as_mapping(), indent=2))
             return
         print_profile(profile)
-        click.echo(f"Written to {target}. Next: tightship offload plan {target}", err=True)
+        files = f" --nvme {LAYERS_FOLDER}" if profile.short else ""
+        click.echo(f"Written to {target}. Next: tightship offload plan {shlex.quote(str(target))}{files}", err=True)
 
 
 def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -104,6 +109,12 @@ def _plan_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--device-memory", type=_Size(), help="Most device memory to use, such as 8GiB."),
             click.option("--host-memory", type=_Size(), help="Most host memory to use."),
             click.option("--pinned-budget", type=_Size(), help="Most pinned memory, in place of the memlock limit."),
+            click.option(
+                "--nvme",
+                type=click.Path(file_okay=False, path_type=Path),
+                metavar="FOLDER",
+                help="Folder on a fast disk for weights and optimizer state that host memory does not hold.",
+            ),
             click.option("--slots", type=click.IntRange(1, 10_000), help="Slots. Default: what is best."),
             click.option("--resident", metavar="LAYERS", help="Resident layers, such as 0-3,8. Default: what is best."),
             click.option(
@@ -146,6 +157,7 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
         raise TightshipError(f"Give either SOURCE or --workflow, not {named}")
     with _one_line():
         from tightship_analyzers.offload_planner.assumed import on_device
+        from tightship_analyzers.offload_planner.disk import disk_rates
         from tightship_analyzers.offload_planner.plans import make_plan
         from tightship_analyzers.offload_planner.tables import alternative_of, heading, print_alternatives, print_lines
         from tightship_offload.plan.explain import explain
@@ -159,6 +171,9 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
             assert source is not None
             profile, hardware = _profile(source, given)
         constraints = _constraints(options, profile)
+        if constraints.nvme is not None:
+            read_rate, write_rate = disk_rates(constraints.nvme)
+            hardware = replace(hardware, nvme_read_bytes_per_s=read_rate, nvme_write_bytes_per_s=write_rate)
         planned = make_plan(profile, hardware, constraints)
         target = output or Path("plan.yaml")
         lines = [f"{heading(planned.plan)}.", *explain(planned.plan)]
@@ -171,7 +186,10 @@ def plan(source: Path | None, workflow: str | None, output: Path | None, as_json
             return
         print_alternatives(planned.options)
         print_lines(lines)
-        click.echo(f"Written to {target}. Next: tightship offload run {target} -- python train.py", err=True)
+        command = shlex.join(profile.command) or "python train.py"
+        click.echo(
+            f"Written to {target}. Next: tightship offload run {shlex.quote(str(target))} -- {command}", err=True
+        )
 
 
 @offload.command("explain")
@@ -295,6 +313,7 @@ def _measured() -> HardwareSpec:
 
 def _constraints(options: dict[str, Any], profile: Profile) -> Constraints:
     from tightship_analyzers.offload_planner.constraints import Constraints
+    from tightship_analyzers.offload_planner.disk import open_disk
     from tightship_analyzers.offload_planner.plans import rules_for
     from tightship_offload.plan.host_limits import read_host_limits
     from tightship_offload.plan.model import Recompute
@@ -313,6 +332,7 @@ def _constraints(options: dict[str, Any], profile: Profile) -> Constraints:
         recompute=None if recompute is None else Recompute(recompute),
         micro_batches=options["micro_batches"],
         rules=rules_for(profile, early=options["early"], threads=options["threads"], fused=options["fused"]),
+        nvme=None if options["nvme"] is None else open_disk(options["nvme"]),
         host=read_host_limits() if here else None,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile, UpdateForm
@@ -41,6 +41,8 @@ class Memory:
     host: int
     """Pinned bytes included."""
     pinned: int
+    files: int = 0
+    """Space on disk for layers that are in files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,17 @@ class Candidate:
     gpu_streamed: frozenset[int] = frozenset()
     recompute: Recompute = Recompute.NONE
     micro_batches: int = 1
+    in_files: bool = False
+    """Weights and optimizer state of all layers that move are in files; their gradients are in host memory."""
+
+    @property
+    def links(self) -> Links:
+        """Of the machine; weights that are in files arrive no faster than these are read."""
+        links, read = links_of(self.hardware), self.hardware.nvme_read_bytes_per_s
+        if not self.in_files or read is None:
+            return links
+        h2d = max(1, min(links.h2d, int(read)))
+        return replace(links, h2d=h2d, h2d_duplex=min(h2d, links.h2d_duplex))
 
     @property
     def prefetch(self) -> int:
@@ -109,16 +122,24 @@ class Candidate:
         device += 2 * max((self._streamed_in(profile.layers[i]) for i in self.gpu_streamed), default=0)
         device += self._activation_bytes()
         away = [layer for i, layer in layers if i not in self.gpu_resident]
-        pinned = sum(self._with_gradients(layer) for layer in away)
-        if self.micro_batches > 1 and self.hardware.device != "cpu":
-            # A profile does not hold the sizes of tensors: a layer's gradients bound the largest one.
-            largest = max((layer.trainable for layer in away), default=0) * gradients
-            pinned += RUNTIME.staging_buffers * largest
-        host = pinned + sum(self._state(layer.trainable) for layer in away)
+        files = 0
+        if self.in_files:
+            pinned = 0
+            host = self._host_beside_files(away)
+            # Each layer, and its undo log.
+            files = 2 * sum(self._in_file(layer) for layer in away)
+        else:
+            pinned = sum(self._with_gradients(layer) for layer in away)
+            if self.micro_batches > 1 and self.hardware.device != "cpu":
+                # A profile does not hold the sizes of tensors: a layer's gradients bound the largest one.
+                largest = max((layer.trainable for layer in away), default=0) * gradients
+                pinned += RUNTIME.staging_buffers * largest
+            host = pinned + sum(self._state(layer.trainable) for layer in away)
+        host += profile.process_bytes
         if self.rules.clipping is Clipping.SPECULATIVE:
             masters = profile.precision.master.bytes + profile.state_bytes_per_parameter
             host += sum(layer.trainable * masters for layer in away)
-        return Memory(device=device, host=host, pinned=pinned)
+        return Memory(device=device, host=host, pinned=pinned, files=files)
 
     @property
     def bound_ns(self) -> int:
@@ -184,7 +205,9 @@ class Candidate:
             backward_ns=backward_ns + (forward_ns if self.recompute is Recompute.LAYER else 0),
             weight_bytes=cost.parameters * precision.weights.bytes,
             gradient_bytes=gradient_bytes,
-            update_ns=self._update_ns(cost.trainable) if on_cpu else self._device_update_ns(cost.trainable),
+            update_ns=self._update_ns(cost.trainable) + self._file_ns(cost)
+            if on_cpu
+            else self._device_update_ns(cost.trainable),
             accumulate_ns=self._traffic_ns(3 * gradient_bytes),
             stream_in_bytes=self._streamed_in(cost) if streamed else 0,
             stream_out_bytes=self._streamed_out(cost) if streamed else 0,
@@ -204,6 +227,22 @@ class Candidate:
         precision = self.profile.precision
         master = precision.master.bytes if precision.master is not precision.weights else 0
         return trainable * (self.profile.state_bytes_per_parameter + master)
+
+    def _in_file(self, cost: LayerCost) -> int:
+        """Weights and optimizer state of a layer."""
+        return cost.parameters * self.profile.precision.weights.bytes + self._state(cost.trainable)
+
+    def _host_beside_files(self, away: list[LayerCost]) -> int:
+        """What is in memory of layers in files: at the start all weights, as the script makes them, then gradients.
+
+        Of the files themselves pages can be dropped, except those that an update works on: a layer, its undo log, and
+        in the first step its new state.
+        """
+        precision = self.profile.precision
+        weights = sum(layer.parameters for layer in away) * precision.weights.bytes
+        gradients = sum(layer.trainable for layer in away) * precision.gradients.bytes
+        pages = max((2 * self._in_file(layer) + self._state(layer.trainable) for layer in away), default=0)
+        return max(weights, gradients) + pages
 
     def _streamed_in(self, cost: LayerCost) -> int:
         precision = self.profile.precision
@@ -244,6 +283,13 @@ class Candidate:
         # One pass: the gradient is read in its own format, and the weight written besides its master.
         traffic += precision.gradients.bytes - precision.master.bytes + precision.weights.bytes
         return self._traffic_ns(parameters * traffic)
+
+    def _file_ns(self, cost: LayerCost) -> int:
+        """What files add to an update: the layer is read, and written twice, once to its undo log."""
+        read, write = self.hardware.nvme_read_bytes_per_s, self.hardware.nvme_write_bytes_per_s
+        if not self.in_files or read is None or write is None or not cost.trainable:
+            return 0
+        return round(self._in_file(cost) * NS * (1 / read + 2 / write))
 
     def _norm_ns(self, gradient_bytes: int) -> int:
         """To read them once: what clipping scales is scaled by the update."""

@@ -10,10 +10,21 @@ from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.host_limits import HostLimits
 from tightship_offload.plan.model import HardwareSpec, Recompute
 
+CPU = "cpu"
+"""Name of the device where host memory plays it."""
 DEVICE_MARGIN_FRAC = 0.05
 """Of device memory: workspaces of matrix libraries, fragmentation."""
 HOST_MARGIN_FRAC = 0.1
 """Of host memory: the interpreter, the input pipeline, the page cache that it needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A folder for layers."""
+
+    folder: str
+    """Its absolute path."""
+    free_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,10 @@ class Constraints:
     residents_on_cpu: bool = RUNTIME.updates_residents_on_cpu
     """Resident layers may be updated on the CPU: less device memory, but their gradients and weights travel."""
     rules: Rules = field(default_factory=Rules)
+    nvme: Disk | None = None
+    """Where layers may be in files, if host memory does not hold them."""
+    in_files: bool = False
+    """They are."""
     host: HostLimits | None = None
     """Of the machine that will run the plan; None: only `hardware.host_bytes` counts."""
 
@@ -47,10 +62,17 @@ class Limits:
     host_by: str
     pinned: int | None
     pinned_by: str
+    disk: Disk | None
+    shared: bool
+    """Host memory plays the device: what is on the device is in host memory."""
 
     def headroom_frac(self, memory: Memory) -> float:
         """The smaller of the free shares of device and host memory."""
-        return min(1 - memory.device / max(1, self.device), 1 - memory.host / max(1, self.host))
+        return min(1 - memory.device / max(1, self.device), 1 - self.host_bytes(memory) / max(1, self.host))
+
+    def host_bytes(self, memory: Memory) -> int:
+        """All that is in host memory."""
+        return memory.host + memory.device if self.shared else memory.host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +80,7 @@ class Shortfall:
     """A limit that a candidate breaks."""
 
     what: str
-    """`device memory`, `host memory` or `pinned memory`."""
+    """`device memory`, `host memory`, `pinned memory` or `disk space`."""
     needed: int
     allowed: int
     allowed_by: str
@@ -86,7 +108,16 @@ def limits_for(hardware: HardwareSpec, constraints: Constraints) -> Limits:
         pinned, pinned_by = constraints.pinned_bytes, "the budget of pinned memory given"
     elif constraints.host is not None and constraints.host.memlock is not None and counts_pinned(hardware.device):
         pinned, pinned_by = constraints.host.memlock, "the memlock limit (ulimit -l)"
-    return Limits(device=device, device_by=device_by, host=host, host_by=host_by, pinned=pinned, pinned_by=pinned_by)
+    return Limits(
+        device=device,
+        device_by=device_by,
+        host=host,
+        host_by=host_by,
+        pinned=pinned,
+        pinned_by=pinned_by,
+        disk=constraints.nvme,
+        shared=hardware.device == CPU,
+    )
 
 
 def counts_pinned(device: str) -> bool:
@@ -94,7 +125,7 @@ def counts_pinned(device: str) -> bool:
 
     NVIDIA's does not: it takes pages by itself and never asks for RLIMIT_MEMLOCK. Of others it is not known.
     """
-    return device != "cpu" and not re.match(r"(NVIDIA|Tesla|Quadro|GeForce|TITAN)\b", device)
+    return device != CPU and not re.match(r"(NVIDIA|Tesla|Quadro|GeForce|TITAN)\b", device)
 
 
 def shortfalls(memory: Memory, limits: Limits) -> list[Shortfall]:
@@ -102,8 +133,9 @@ def shortfalls(memory: Memory, limits: Limits) -> list[Shortfall]:
     found = []
     for what, needed, allowed, by in (
         ("device memory", memory.device, limits.device, limits.device_by),
-        ("host memory", memory.host, limits.host, limits.host_by),
+        ("host memory", limits.host_bytes(memory), limits.host, limits.host_by),
         ("pinned memory", memory.pinned, limits.pinned, limits.pinned_by),
+        ("disk space", memory.files, *((limits.disk.free_bytes, limits.disk.folder) if limits.disk else (None, ""))),
     ):
         if allowed is not None and needed > allowed:
             found.append(Shortfall(what=what, needed=needed, allowed=allowed, allowed_by=by))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tightship_analyzers.offload_planner.candidate import Candidate, adam_rate, links_of
+from tightship_analyzers.offload_planner.candidate import Candidate, adam_rate
 from tightship_analyzers.offload_planner.constraints import Constraints, limits_for, shortfalls
 from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.plans import Planned, interval_of, make_plan, prediction_of
@@ -164,7 +164,7 @@ def _window(base: Candidate, constraints: Constraints, *, timed: bool) -> Window
 def _point(one: Candidate, constraints: Constraints, *, timed: bool) -> WindowPoint:
     step = None
     if timed:
-        step = _step_time(simulate(one.work, links_of(one.hardware), one.choice).step_ns, one.profile)
+        step = _step_time(simulate(one.work, one.links, one.choice).step_ns, one.profile)
     return WindowPoint(
         slots=one.slots,
         device_bytes=one.memory.device,

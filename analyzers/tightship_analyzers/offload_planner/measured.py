@@ -5,15 +5,30 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost, UpdateForm, levelled
+from tightship_analyzers.offload_planner.profile import (
+    COMMAND,
+    LayerCost,
+    Origin,
+    Profile,
+    RestCost,
+    UpdateForm,
+    levelled,
+)
+from tightship_collectors.launch.ending import OomKills, memory_limit
 from tightship_collectors.launch.environment import injected
+from tightship_collectors.launch.naming import reported_command
 from tightship_offload.errors import PlanError
+from tightship_offload.plan.capabilities import SHORTAGE
 from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_platform.errors import TightshipError
 from tightship_platform.processes.scratch import scratch_folder
+from tightship_platform.units import format_bytes
 
 RECORD_MAX_BYTES = 8 * 2**20
 _DTYPES = {"float32": Dtype.FP32, "bfloat16": Dtype.BF16, "float16": Dtype.FP16}
@@ -26,28 +41,50 @@ class CannotProfile(TightshipError):
 def measure_command(command: Sequence[str], *, steps: int, hardware: HardwareSpec) -> Profile:
     """Run a training command until so many steps are timed; it is ended then.
 
+    Where it dies for lack of memory, once more with layers that share memory; see tightship_offload.job.small_memory.
+
     :raises CannotProfile: there is no such command, or it ended without training a model of repeated blocks.
     """
     with scratch_folder() as folder:
-        record = folder / "record.json"
-        env = injected(os.environ) | {
-            "TIGHTSHIP_OFFLOAD_MEASURE": str(record),
-            "TIGHTSHIP_OFFLOAD_STEPS": str(steps),
-        }
-        for name in ("TIGHTSHIP_RUN", "TIGHTSHIP_RUN_DIR", "TIGHTSHIP_OFFLOAD_PLAN"):
-            env.pop(name, None)
-        try:
-            done = subprocess.run(list(command), env=env, check=False)
-        except OSError as error:
-            raise CannotProfile(f"{command[0]}: {error.strerror or error}") from None
+        record, oom_kills = folder / "record.json", OomKills()
+        code = _run(command, steps, record, short=False)
+        killed = oom_kills.count()
+        if not record.is_file() and code and (killed or (folder / SHORTAGE).exists()):
+            sys.stderr.write("tightship: out of memory; measuring once more, with layers that share memory\n")
+            oom_kills = OomKills()
+            code = _run(command, steps, record, short=True)
+            if oom_kills.count():
+                limit = memory_limit()
+                allowed = "" if limit is None else f"; the control group allows {format_bytes(limit)}"
+                raise CannotProfile(
+                    f"The command was killed for lack of memory although layers shared theirs{allowed}: the model's "
+                    "weights, which the script makes first, or the activations of a batch do not fit; take 16-bit "
+                    "weights, a smaller batch or more memory"
+                )
         if not record.is_file():
             raise CannotProfile(
-                f"The command ended with exit code {done.returncode} before {steps} steps were timed; it must train a "
+                f"The command ended with exit code {code} before {steps} steps were timed; it must train a "
                 "model of repeated blocks with one torch optimizer, for more than a few steps"
             )
         if record.stat().st_size > RECORD_MAX_BYTES:
             raise CannotProfile("The measurement is unreasonably large; is the model of thousands of layers?")
-        return profile_of(json.loads(record.read_text(encoding="utf-8")), hardware)
+        profile = profile_of(json.loads(record.read_text(encoding="utf-8")), hardware)
+    is_plain = list(command) == reported_command(command) and all(0 < len(word) <= COMMAND.most for word in command)
+    return replace(profile, command=tuple(command) if is_plain else ())
+
+
+def _run(command: Sequence[str], steps: int, record: Path, *, short: bool) -> int:
+    env = injected(os.environ) | {
+        "TIGHTSHIP_OFFLOAD_MEASURE": str(record),
+        "TIGHTSHIP_OFFLOAD_STEPS": str(steps),
+        "TIGHTSHIP_OFFLOAD_SHORT": "1" if short else "0",
+    }
+    for name in ("TIGHTSHIP_RUN", "TIGHTSHIP_RUN_DIR", "TIGHTSHIP_OFFLOAD_PLAN"):
+        env.pop(name, None)
+    try:
+        return subprocess.run(list(command), env=env, check=False).returncode
+    except OSError as error:
+        raise CannotProfile(f"{command[0]}: {error.strerror or error}") from None
 
 
 def profile_of(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
@@ -89,6 +126,8 @@ def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
     unseen = any(kept <= given for kept, given in zip(record["activation_bytes"], record["input_bytes"], strict=True))
     if record["recomputes"] and unseen:
         notes.append("The loop recomputes activations: what layers would keep without that was not seen.")
+    if record["short"]:
+        notes.append("Memory was short: layers of one kind shared one layer's while they were timed, none was updated.")
     if hardware.device == "cpu":
         notes.append("There is no accelerator: host memory plays the device, and updates share the cores with it.")
     if record["update_form"] == UpdateForm.OPEN:
@@ -119,6 +158,8 @@ def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
         spread_frac=min(1.0, float(record["spread_frac"])),
         state_bytes_per_parameter=record["state_bytes_per_parameter"],
         update_form=UpdateForm(record["update_form"]),
+        process_bytes=record["process_bytes"],
+        short=record["short"],
         clips=record["clip_norm"] is not None,
         clip_norm=record["clip_norm"],
         notes=tuple(notes),

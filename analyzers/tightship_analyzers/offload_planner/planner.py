@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from tightship_analyzers.offload_planner.candidate import Candidate, links_of, spread_over
+from tightship_analyzers.offload_planner.candidate import Candidate, spread_over
 from tightship_analyzers.offload_planner.constraints import Constraints, Limits, limits_for, shortfalls
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.refusal import refuse
@@ -147,7 +147,7 @@ class _Search:
             candidate.micro_batches,
         )
         if key not in self.options:
-            result = simulate(candidate.work, links_of(self.hardware), candidate.choice)
+            result = simulate(candidate.work, candidate.links, candidate.choice)
             self.options[key] = Option(candidate=candidate, result=result)
         return self.options[key]
 
@@ -291,6 +291,7 @@ class _Search:
                     slots=2,
                     recompute=recompute,
                     micro_batches=micro_batches,
+                    in_files=self.constraints.in_files,
                 )
 
     def _micro_batches(self) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tightship_analyzers.offload_planner.candidate import Rules
-from tightship_analyzers.offload_planner.constraints import Constraints
+from tightship_analyzers.offload_planner.candidate import Candidate, Rules
+from tightship_analyzers.offload_planner.constraints import Constraints, Disk
 from tightship_analyzers.offload_planner.planner import Option, search
 from tightship_analyzers.offload_planner.profile import Origin, Profile
 from tightship_offload.errors import PlanError
@@ -15,6 +15,7 @@ from tightship_offload.plan.model import (
     HardwareSpec,
     Interval,
     Loop,
+    Nvme,
     OptimizerPlan,
     Plan,
     Prediction,
@@ -29,6 +30,9 @@ WORTH_A_CHANGE_FRAC = 0.02
 """A loop that is changed has to save this much of the step to be shown."""
 COUNTED_SPREAD_FRAC = 0.3
 """Of times that come from counted FLOPs: kernels reach very different shares of a matrix product's rate."""
+
+FILES_SPREAD_FRAC = 0.5
+"""Of steps whose layers are in files: how much of them the page cache holds is the kernel's choice."""
 
 
 def rules_for(profile: Profile, *, early: bool = False, threads: int | None = None, fused: bool = False) -> Rules:
@@ -78,9 +82,17 @@ def plan_of(option: Option, constraints: Constraints) -> Plan:
             host_bytes=constraints.host_bytes,
             pinned_bytes=constraints.pinned_bytes,
         ),
+        nvme=_files_of(one, constraints.nvme),
         hardware=one.hardware,
         prediction=prediction_of(option),
     )
+
+
+def _files_of(one: Candidate, disk: Disk | None) -> Nvme | None:
+    moving = tuple(layer for layer in range(len(one.profile.layers)) if layer not in one.resident)
+    if not one.in_files or disk is None or not moving:
+        return None
+    return Nvme(folder=disk.folder, layers=moving, weights=True)
 
 
 def prediction_of(option: Option) -> Prediction:
@@ -88,11 +100,12 @@ def prediction_of(option: Option) -> Prediction:
     one, result = option.candidate, option.result
     memory = one.memory
     return Prediction(
-        step_ns=interval_of(option.step_ns, one.profile),
+        step_ns=interval_of(option.step_ns, one.profile, in_files=one.in_files),
         no_offload_step_ns=interval_of(one.no_offload_ns, one.profile),
         device_bytes=memory.device,
         host_bytes=memory.host,
         pinned_bytes=memory.pinned,
+        nvme_bytes=memory.files,
         h2d_bytes=result.h2d_bytes // result.steps,
         d2h_bytes=result.d2h_bytes // result.steps,
         bottleneck=result.bottleneck,
@@ -115,6 +128,8 @@ class Planned:
 def make_plan(profile: Profile, hardware: HardwareSpec, constraints: Constraints) -> Planned:
     """The best plan that leaves the loop as it is; where none fits, the best with a changed loop, which it names.
 
+    Where host memory holds no plan and a folder is given, layers are in files.
+
     :raises PlanError: nothing fits; the line names the smallest change that makes it fit.
     """
     as_it_is = replace(
@@ -122,11 +137,14 @@ def make_plan(profile: Profile, hardware: HardwareSpec, constraints: Constraints
         recompute=constraints.recompute or profile.recompute,
         micro_batches=constraints.micro_batches or profile.micro_batches,
     )
-    changed = search(profile, hardware, constraints)
     try:
         found = search(profile, hardware, as_it_is)
     except PlanError:
-        found = changed
+        if constraints.nvme is not None and not constraints.in_files:
+            return make_plan(profile, hardware, replace(constraints, in_files=True))
+        found = None
+    changed = search(profile, hardware, constraints)
+    found = found or changed
     options = {
         "recommended": found.recommended,
         "fastest": found.fastest,
@@ -153,10 +171,12 @@ def _change(profile: Profile, option: Option) -> str:
     return f"Change the loop first: {' and '.join(parts)}." if parts else ""
 
 
-def interval_of(ns: int, profile: Profile) -> Interval:
+def interval_of(ns: int, profile: Profile, *, in_files: bool = False) -> Interval:
     """A simulated time, and how far it may be off: as far as the times of the profile."""
     spread = max(LEAST_SPREAD_FRAC, profile.spread_frac)
     if profile.origin is Origin.COUNTED:
         spread = max(spread, COUNTED_SPREAD_FRAC)
+    if in_files:
+        spread = max(spread, FILES_SPREAD_FRAC)
     spread = min(spread, 0.9)
     return Interval(value=ns, low=ns * (1 - spread), high=ns * (1 + spread))

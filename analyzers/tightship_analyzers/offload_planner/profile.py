@@ -26,6 +26,8 @@ VERSION = 1
 NS_MAX = 2**55
 """More than a year; a sum over 10,000 layers still fits 64 bits."""
 BYTES_MAX = 2**50
+COMMAND = Line(1000)
+"""One word of a command."""
 NOISE_FRAC = 0.1
 """How far times of like layers may lie from their median."""
 
@@ -120,6 +122,12 @@ class Profile(Section):
     """The loop limits the norm of its gradients."""
     clip_norm: Annotated[float, Real(0, 1e30)] | None = None
     """The limit that the loop gives to `clip_grad_norm_`; None: it does not clip, or the limit was not seen."""
+    process_bytes: Annotated[int, Whole(0, BYTES_MAX)] = 0
+    """Host memory of the process beside its model, as it was when the optimizer was made; 0 where nobody looked."""
+    short: bool = False
+    """It was measured where memory did not suffice for a training."""
+    command: Annotated[tuple[str, ...], ListOf(COMMAND, 1000)] = ()
+    """That was measured; empty: none, or one that holds a secret."""
     notes: Annotated[tuple[str, ...], ListOf(Line(500), 50)] = ()
     """What the profile could not see."""
     device: Annotated[str, Line(200)] | None = None

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -24,9 +25,12 @@ from tightship_offload.plan.model import HardwareSpec
 from tightship_platform.errors import TightshipError
 
 COPY_BYTES = 128 * 2**20
-"""A layer of a large model; small copies are dominated by their start."""
+"""A layer of a large model; small copies are dominated by their start. Less where memory is short."""
 ADAM_PARAMETERS = 16_000_000
-"""4 × 64 MB: more than any cache."""
+"""4 × 64 MB: more than any cache. Fewer where memory is short."""
+NEEDED_BYTES = 2**30
+"""For buffers of those sizes, and torch."""
+MOST_SHRUNK = 16
 MATRIX = 2048
 REPEATS = 5
 TIMEOUT_S = 300
@@ -61,6 +65,16 @@ def measure_rates() -> HardwareSpec:
     return HardwareSpec.from_mapping(yaml.safe_load(done.stdout), "hardware")
 
 
+@cache
+def shrink() -> int:
+    """By what buffers are smaller than where memory is ample: a power of 2."""
+    usable = read_host_limits().usable
+    found = 1
+    while usable is not None and usable * found < NEEDED_BYTES and found < MOST_SHRUNK:
+        found *= 2
+    return found
+
+
 def hardware() -> HardwareSpec:
     """The figures of this machine, measured in this process."""
     import torch
@@ -93,8 +107,9 @@ def hardware() -> HardwareSpec:
 def _gpu_links() -> dict[str, float]:
     import torch
 
-    host = [torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-    device = [torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    copy_bytes = COPY_BYTES // shrink()
+    host = [torch.empty(copy_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    device = [torch.empty(copy_bytes, dtype=torch.uint8, device="cuda") for _ in range(2)]
     streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
 
     def copies(directions: tuple[int, ...]) -> list[float]:
@@ -111,7 +126,7 @@ def _gpu_links() -> dict[str, float]:
                         host[1].copy_(device[1], non_blocking=True)
                 end.record()
         torch.cuda.synchronize()
-        return [8 * COPY_BYTES / (begin.elapsed_time(end) / 1e3) for begin, end in marks]
+        return [8 * copy_bytes / (begin.elapsed_time(end) / 1e3) for begin, end in marks]
 
     copies((0, 1))
     both = copies((0, 1))
@@ -128,10 +143,11 @@ def _cpu_links() -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    pairs = [[torch.zeros(COPY_BYTES, dtype=torch.uint8) for _ in range(2)] for _ in range(2)]
+    copy_bytes = COPY_BYTES // shrink()
+    pairs = [[torch.zeros(copy_bytes, dtype=torch.uint8) for _ in range(2)] for _ in range(2)]
 
     def rate(pair: list[Any]) -> float:
-        return COPY_BYTES / _seconds(lambda: pair[0].copy_(pair[1]))
+        return copy_bytes / _seconds(lambda: pair[0].copy_(pair[1]))
 
     alone = rate(pairs[0])
     duplex = [0.0, 0.0]
@@ -167,13 +183,14 @@ def _adam_rate(device: str, threads: int | None, *, fused: bool | None = True) -
     """Parameters per second of torch's AdamW in fp32."""
     import torch
 
+    adam_parameters = ADAM_PARAMETERS // shrink()
     if threads is not None:
         torch.set_num_threads(threads)
-    weights = torch.nn.Parameter(torch.zeros(ADAM_PARAMETERS, device=device))
+    weights = torch.nn.Parameter(torch.zeros(adam_parameters, device=device))
     weights.grad = torch.full_like(weights, 1e-3)
     optimizer = torch.optim.AdamW([weights], fused=fused)
     optimizer.step()
-    return ADAM_PARAMETERS / _seconds(optimizer.step, device)
+    return adam_parameters / _seconds(optimizer.step, device)
 
 
 def _master_adam_rate() -> float:
@@ -184,7 +201,7 @@ def _master_adam_rate() -> float:
     from tightship_offload.backends.cpu import CpuBackend
 
     width = 2048
-    layers = (torch.nn.Linear(width, ADAM_PARAMETERS // 2 // width, bias=False) for _ in range(2))
+    layers = (torch.nn.Linear(width, ADAM_PARAMETERS // shrink() // 2 // width, bias=False) for _ in range(2))
     model = torch.nn.Sequential(torch.nn.Sequential(*layers)).to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     offload.apply(model, optimizer, layers="0.*", window=2, master=True, backend=CpuBackend())
@@ -209,13 +226,14 @@ def _norm_rate() -> float:
 
     from tightship_offload.runtime.norms import total_norm
 
-    gradients = [torch.full((COPY_BYTES // 2,), 1e-3, dtype=torch.bfloat16)]
+    copy_bytes = COPY_BYTES // shrink()
+    gradients = [torch.full((copy_bytes // 2,), 1e-3, dtype=torch.bfloat16)]
 
     def norm() -> None:
         if total_norm(gradients) is None:
             torch.nn.utils.get_total_norm(gradients)
 
-    return COPY_BYTES / _seconds(norm)
+    return copy_bytes / _seconds(norm)
 
 
 def _flops(device: str) -> float:

@@ -26,7 +26,8 @@ def refuse(
     worst = broken[0]
     change = next(_changes(profile, constraints, limits, nearest), None)
     more = ", and ".join(f"{format_bytes(one.missing)} more {one.what}" for one in broken)
-    fix = f"{change}, or give {more}" if change is not None else f"give {more}{_other_ways(broken)}"
+    ways = _other_ways(broken, may_take_files=constraints.nvme is None)
+    fix = f"{change}, or give {more}" if change is not None else f"give {more}{ways}"
     raise PlanError(
         f"The smallest window of {profile.model.name} on {hardware.device!r} needs {format_bytes(worst.needed)} of "
         f"{worst.what}, and {worst.allowed_by} allows {format_bytes(worst.allowed)}; {fix}"
@@ -72,11 +73,13 @@ def _to_change(broken: list[Shortfall]) -> tuple[bool, float]:
     )
 
 
-def _other_ways(broken: list[Shortfall]) -> str:
+def _other_ways(broken: list[Shortfall], *, may_take_files: bool) -> str:
     """What else helps, by the limits that bind."""
+    files = "layers in files (--nvme FOLDER), " if may_take_files else ""
     ways = {
         "device memory": "a smaller batch, or a chunked loss where logits are large",
-        "host memory": "bf16 weights, or an optimizer with less state",
+        "host memory": f"bf16 weights, {files}or an optimizer with less state",
+        "disk space": "another folder for --nvme",
         "pinned memory": "`ulimit -l unlimited` before the run, or --pinned-budget where the driver does not count it",
     }
     return "; other ways: " + "; ".join(ways[one.what] for one in broken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tightship_analyzers.offload_planner.candidate import Candidate, Rules, links_of
+from tightship_analyzers.offload_planner.candidate import Candidate, Rules
 from tightship_analyzers.offload_planner.planner import Option
 from tightship_analyzers.offload_planner.profile import Profile
 from tightship_analyzers.offload_planner.simulate import simulate
@@ -36,5 +36,6 @@ def replay(plan: Plan, profile: Profile, hardware: HardwareSpec) -> Option:
         gpu_streamed=frozenset(optimizer.gpu_streamed),
         recompute=plan.loop.recompute,
         micro_batches=plan.loop.micro_batches,
+        in_files=plan.nvme is not None,
     )
-    return Option(candidate=candidate, result=simulate(candidate.work, links_of(hardware), candidate.choice))
+    return Option(candidate=candidate, result=simulate(candidate.work, candidate.links, candidate.choice))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from tightship_collectors.jobs.control_file import FOLDER, read_error
 from tightship_collectors.jobs.ranks import MAX_FILES
@@ -47,7 +48,9 @@ class OomKills:
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._files = _counters(root)
+        self._files = [
+            group / names.events for names, groups in _memory_groups(root) for group in (groups[0], groups[-1])
+        ]
         self._before = self._read()
 
     def count(self) -> int | None:
@@ -63,21 +66,45 @@ class OomKills:
         return None
 
 
-def _counters(root: Path) -> list[Path]:
-    """Where this process's group counts, cgroup v2 first; the root of its namespace where its group is not seen."""
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The tightest memory limit of this process's control group and those above it, in bytes; None: there is none."""
+    found = [
+        int(text)
+        for names, groups in _memory_groups(root)
+        for group in groups
+        if re.fullmatch(r"\d{1,19}", text := _text(group / names.limit).strip())
+    ]
+    return min((limit for limit in found if limit < _NO_LIMIT), default=None)
+
+
+class _Names(NamedTuple):
+    events: str
+    limit: str
+
+
+_V2 = _Names("memory.events", "memory.max")
+_V1 = _Names("memory.oom_control", "memory.limit_in_bytes")
+_NO_LIMIT = 2**62
+"""cgroup v1 writes a number near 2**63 where there is no limit."""
+
+
+def _memory_groups(root: Path) -> list[tuple[_Names, list[Path]]]:
+    """This process's group and those above it up to the root of its namespace, by version, version 2 first."""
     found = []
     for line in _text(root / "proc" / "self" / "cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         inside = PurePosixPath(group.lstrip("/"))
-        inside = PurePosixPath() if ".." in inside.parts else inside
+        if ".." in inside.parts:  # outside of the namespace: only its root is seen
+            inside = PurePosixPath()
         if number == "0" and not controllers:
-            base = root / "sys/fs/cgroup"
-            found += [base / inside / "memory.events", base / "memory.events"]
+            names, base = _V2, root / "sys/fs/cgroup"
         elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            found += [base / inside / "memory.oom_control", base / "memory.oom_control"]
-    return sorted(found, key=lambda path: path.name)
+            names, base = _V1, root / "sys/fs/cgroup/memory"
+        else:
+            continue
+        found.append((names, [base / group for group in (inside, *inside.parents)]))
+    return sorted(found, key=lambda one: one[0] is _V1)
 
 
 def _text(path: Path) -> str:

@@ -21,14 +21,16 @@ from tightship_collectors.jobs.run_directory import RunDir, live_run_dir, read_u
 from tightship_collectors.launch import naming
 from tightship_collectors.launch.child import CannotStart, Child
 from tightship_collectors.launch.delivery import Delivery
-from tightship_collectors.launch.ending import OomKills, read_job_error
+from tightship_collectors.launch.ending import OomKills, memory_limit, read_job_error
 from tightship_collectors.launch.environment import Offload, armed
+from tightship_collectors.launch.memory_advice import LINE_MAX, has_torch, measure_command, memory_advice
 from tightship_collectors.launch.observed import watch
 from tightship_collectors.launch.offload_file import read_offload
 from tightship_collectors.launch.surroundings import Surroundings
 from tightship_platform import validation
 from tightship_platform.errors import TightshipError
 from tightship_platform.redaction import hide_in_values
+from tightship_platform.results.memory_lack import lack_of
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
 from tightship_platform.wire import RunRecord
@@ -60,13 +62,14 @@ class OneLine:
         self._lock = threading.Lock()
         self._warned = False
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, text: str, limit: int = 600) -> None:
+        """:param limit: characters of the line."""
         with self._lock:
             if self._warned:
                 return
             self._warned = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or nobody reads it any more
-            sys.stderr.write(f"tightship: {validation.line(text, 600)}\n")
+            sys.stderr.write(f"tightship: {validation.line(text, limit)}\n")
             sys.stderr.flush()
 
 
@@ -142,6 +145,7 @@ def _run(
         with _only_warned(warn):
             ended.oom_kills = oom_kills.count()
             ended.error = None if run_dir is None else read_job_error(run_dir.path)
+            _advise(command, ended, run_dir, offload)
     with _only_warned(warn):
         if run_dir is not None:
             _write(run_dir, ended, warn)
@@ -150,6 +154,21 @@ def _run(
         if run_dir is not None:
             run_dir.close()
     return exit_code
+
+
+def _advise(command: Sequence[str], ended: RunRecord, run_dir: RunDir | None, offload: Offload | None) -> None:
+    """Say what a job that died for lack of memory was short of, and where to go on."""
+    lack = lack_of(ended.error, ended.oom_kills)
+    if lack is None:
+        return
+    advice = memory_advice(
+        lack,
+        oom_kills=ended.oom_kills,
+        limit_bytes=memory_limit(),
+        next_command=measure_command(command) if run_dir is not None and has_torch(run_dir.path) else None,
+        plan=None if offload is None else offload.plan,
+    )
+    OneLine()(advice, LINE_MAX + 600)
 
 
 def _elapsed_ns() -> int:

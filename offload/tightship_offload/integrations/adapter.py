@@ -9,7 +9,7 @@ rest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from typing import Any
@@ -81,15 +81,8 @@ class OneLine:
 
         :raises OffloadError: the plan does not fit the model.
         """
-        # Where a plan of the launcher holds them already, nothing is to be done.
-        modules = [m for block in self._moving(model) if "_apply" not in (m := block.module).__dict__]
-        for module in modules:
-            module.__dict__["_apply"] = _stay(module)
-        try:
+        with layers_stay([block.module for block in self._moving(model)]):
             yield
-        finally:
-            for module in modules:
-                del module.__dict__["_apply"]
 
     def _moving(self, model: nn.Module) -> list[Block]:
         part = self._part(model)
@@ -134,6 +127,20 @@ def refuse_processes() -> None:
                 f"This training has {count} processes, whose wrapper of the model expects all gradients on the device; "
                 "start one process, or apply the plan in a plain loop"
             )
+
+
+@contextmanager
+def layers_stay(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Within it a model moves without these layers; see [Note: layers stay]."""
+    # Where a plan of the launcher holds them already, nothing is to be done.
+    modules = [layer for layer in layers if "_apply" not in layer.__dict__]
+    for module in modules:
+        module.__dict__["_apply"] = _stay(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.__dict__["_apply"]
 
 
 def _stay(module: nn.Module) -> Callable[..., nn.Module]:

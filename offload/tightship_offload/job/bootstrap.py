@@ -2,8 +2,9 @@
 
 The environment says what: TIGHTSHIP_OFFLOAD_PLAN names the plan, TIGHTSHIP_OFFLOAD_OPTIONAL=1 lets the job run without
 it where it does not apply, and TIGHTSHIP_OFFLOAD_DEADLINE gives each wait so many seconds; TIGHTSHIP_OFFLOAD_MEASURE
-names the file for a record of TIGHTSHIP_OFFLOAD_STEPS steps, after which the job is ended. A plan that does not apply
-ends the job with one line and exit code 2.
+names the file for a record of TIGHTSHIP_OFFLOAD_STEPS steps, after which the job is ended; with
+TIGHTSHIP_OFFLOAD_SHORT=1 layers share memory meanwhile, however much there is. A plan that does not apply, or that
+cannot go on, ends the job with one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,16 +23,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tightship_offload.errors import OffloadError
-from tightship_offload.integrations.adapter import OneLine, fits, planned_part
+from tightship_offload.integrations.adapter import OneLine, fits, layers_stay, planned_part
 from tightship_offload.integrations.state_in_place import leave_state_in_place
 from tightship_offload.integrations.zero_grad import wait_for_no_update
 from tightship_offload.job.lost_updates import warn_of_lost_updates
 from tightship_offload.job.optimizer_watch import Move, on_move, on_optimizer
 from tightship_offload.job.owner import holder_of, holders_of, is_alive
 from tightship_offload.job.probe import Probe
+from tightship_offload.job.small_memory import is_short, move_one_of_each, return_freed_memory, share_memory
+from tightship_offload.plan.capabilities import SHORTAGE
 from tightship_offload.plan.file import read_plan
 from tightship_offload.plan.model import Clipping
 from tightship_offload.runtime.apply import apply
+from tightship_offload.runtime.blocks import find_blocks
 from tightship_offload.runtime.clipping import clip_grad_norm_
 from tightship_offload.runtime.engine import engine_of, has_engine
 from tightship_offload.runtime.run_report import report_to_run
@@ -43,7 +47,8 @@ def arm() -> None:
     """Do what the environment says. Called once per process, after torch was imported."""
     plan, record = os.environ.get("TIGHTSHIP_OFFLOAD_PLAN"), os.environ.get("TIGHTSHIP_OFFLOAD_MEASURE")
     if record:
-        _measure(Path(record), int(os.environ.get("TIGHTSHIP_OFFLOAD_STEPS", MEASURED_STEPS)))
+        steps = int(os.environ.get("TIGHTSHIP_OFFLOAD_STEPS", MEASURED_STEPS))
+        _measure(Path(record), steps, short=os.environ.get("TIGHTSHIP_OFFLOAD_SHORT") == "1")
     elif plan:
         _apply(plan, optional=os.environ.get("TIGHTSHIP_OFFLOAD_OPTIONAL") == "1")
 
@@ -54,6 +59,8 @@ def _apply(path: str, *, optional: bool) -> None:
     except OffloadError as error:
         _give_up(error, optional)
         return
+    if plan.nvme is not None:
+        return_freed_memory()
     done: list[Optimizer] = []
     refused: list[OffloadError] = []
     moves: list[tuple[weakref.ref[nn.Module], Move]] = []
@@ -77,6 +84,9 @@ def _apply(path: str, *, optional: bool) -> None:
             wait_for_no_update()
             leave_state_in_place()
             report_to_run(engine_of(model), plan)
+            _end_in_one_line()
+            if plan.nvme is not None and (before := engine_of(model).steps_done):
+                _say(f"goes on after step {before} of the training in {plan.nvme.folder}; for a new one remove that")
             why = engine_of(model).updates.why_not_in_one_pass
             if why is not None:
                 _say(f"fp32 masters are updated by torch, in several passes over memory: {why}")
@@ -130,8 +140,23 @@ def _deadline_s() -> float | None:
         raise OffloadError(f"TIGHTSHIP_OFFLOAD_DEADLINE is {given!r:.80}; expected a number of seconds") from None
 
 
-def _measure(record: Path, steps: int) -> None:
+def _end_in_one_line() -> None:
+    """An error of ours that the script does not catch (a full disk, a wait without end) is one line, exit code 2."""
+    real = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, OffloadError):
+            _end(str(error), 2)
+        real(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _measure(record: Path, steps: int, *, short: bool) -> None:
+    """:param short: memory is known to be short; otherwise that is estimated once the model is there."""
     started: list[Probe] = []
+    if short:
+        return_freed_memory()
 
     def met(optimizer: Optimizer) -> None:
         if started:
@@ -140,7 +165,10 @@ def _measure(record: Path, steps: int) -> None:
             holders = holders_of(optimizer)
             if not holders:
                 raise OffloadError("The optimizer's parameters are not all of one model; measure a factory instead")
-            started.append(Probe(holders[0], optimizer, steps, done))
+            lacks = short or is_short(holders[0])
+            if lacks:
+                return_freed_memory()
+            started.append(Probe(holders[0], optimizer, steps, done, short=lacks))
         except OffloadError as error:
             _end(str(error), 2)
 
@@ -150,8 +178,36 @@ def _measure(record: Path, steps: int) -> None:
         draft.replace(record)
         _end("", 0)
 
+    @contextmanager
+    def around(model: nn.Module, move: Move) -> Iterator[None]:
+        """A model that does not fit where it moves: one layer of each kind goes there."""
+        try:
+            blocks = find_blocks(model)
+        except OffloadError:  # of a part, or of another model
+            yield
+            return
+        share_memory(blocks)
+        with layers_stay([block.module for block in blocks]):
+            yield
+        move_one_of_each(blocks, move)
+
     on_optimizer(met)
+    if short:
+        on_move(around)
     _watch_clipping(started)
+    _mark_shortage(record.with_name(SHORTAGE))
+
+
+def _mark_shortage(mark: Path) -> None:
+    """Leave a file where the script ends for lack of memory: whoever measures tries again with less."""
+    real = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator: " in str(error):
+            mark.touch()
+        real(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _watch_clipping(started: list[Probe]) -> None:

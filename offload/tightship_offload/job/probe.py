@@ -17,12 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tightship_offload.job.small_memory import drop_gradients, process_bytes, share_memory
 from tightship_offload.runtime.apply import describe
 from tightship_offload.runtime.blocks import Block, find_blocks
-from tightship_offload.runtime.part_of_optimizer import is_open
+from tightship_offload.runtime.part_of_optimizer import bare_step, is_open, part_of
 from tightship_offload.runtime.saved_tensors import Hook
 from tightship_offload.runtime.window import graph_task
 
+_TRIED = 64
+"""Elements of a parameter on which an optimizer is tried."""
 WARM_UP = 2
 """Steps that are not timed: allocators, autotuning and optimizer state come into being in them."""
 
@@ -31,12 +34,25 @@ class Probe:
     """Times the steps of one model and its optimizer, then calls `done` once with the record."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, steps: int, done: Callable[[dict[str, Any]], None]
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        steps: int,
+        done: Callable[[dict[str, Any]], None],
+        *,
+        short: bool = False,
     ) -> None:
-        """:raises OffloadError: the model has no repeated blocks."""
+        """:param short: memory is short; see [Note: one layer's memory].
+        :raises OffloadError: the model has no repeated blocks.
+        """
         self.model = model
         self.blocks: list[Block] = find_blocks(model)
         self._optimizer = optimizer
+        self._process_bytes = process_bytes(model)
+        self._short = short
+        if short:
+            share_memory(self.blocks)
+            drop_gradients(self.blocks)
         self._wanted = steps
         self._done = done
         self._step = 0
@@ -229,6 +245,8 @@ class Probe:
             "recomputes": self._recomputes,
             "dtype": str(self.blocks[0].parameters[0].dtype).removeprefix("torch."),
             "state_bytes_per_parameter": _state_bytes(self._optimizer),
+            "process_bytes": self._process_bytes,
+            "short": self._short,
             "clip_norm": self.clip_norm,
             "update_form": _form(self._optimizer),
             "device": torch.cuda.get_device_name() if self._cuda else "cpu",
@@ -276,7 +294,22 @@ def _state_bytes(optimizer: Optimizer) -> int:
                 parameters += parameter.numel()
                 tensors = [t for t in optimizer.state[parameter].values() if isinstance(t, Tensor) and t.dim()]
                 state += sum(t.numel() * t.element_size() for t in tensors)
-    return round(state / parameters) if parameters else 0
+    return round(state / parameters) if parameters else _tried_state_bytes(optimizer)
+
+
+def _tried_state_bytes(optimizer: Optimizer) -> int:
+    """Of an optimizer that has updated nothing yet: what one update of a small parameter makes."""
+    for group in optimizer.param_groups:
+        small = nn.Parameter(torch.ones(_TRIED, dtype=group["params"][0].dtype))
+        small.grad = torch.full_like(small, 1e-3)
+        state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        try:
+            part = part_of(optimizer, type(optimizer), [{**group, "params": [small]}], state)
+            bare_step(type(optimizer))(part)
+        except Exception:  # one for GPUs alone, say: it is taken for an Adam
+            return 2 * small.element_size()
+        return sum(t.element_size() for t in state[small].values() if isinstance(t, Tensor) and t.dim())
+    return 0
 
 
 def _form(optimizer: Optimizer) -> str:

@@ -40,6 +40,8 @@ RUNTIME = Capabilities(
 )
 
 
+SHORTAGE = "short-of-memory"
+"""File that a measured script leaves beside its record where it ends for lack of memory."""
 CORES_LEFT = 3
 """That updates leave free beside an accelerator: for the thread that launches its work, autograd's, and a loader's."""
 

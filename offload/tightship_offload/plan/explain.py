@@ -15,7 +15,7 @@ _WAITS = {
 
 def explain(plan: Plan) -> list[str]:
     """Sentences, one per line."""
-    said = [_window(plan), _updates(plan)]
+    said = [_window(plan), _updates(plan), *_files(plan)]
     if plan.loop.recompute is Recompute.LAYER:
         said.append("The loop has to checkpoint each layer: its activations are computed again in backward.")
     if plan.loop.micro_batches > 1:
@@ -67,6 +67,17 @@ def _window(plan: Plan) -> str:
     return text
 
 
+def _files(plan: Plan) -> list[str]:
+    if plan.nvme is None:
+        return []
+    count = len(plan.nvme.layers)
+    size = "" if plan.prediction is None else f", {_gib(plan.prediction.nvme_bytes)} with their undo log"
+    return [
+        f"Weights and optimizer state of {count} layers are in files in {plan.nvme.folder}{size}; host memory holds "
+        "their gradients. A run that finds a training there goes on with it."
+    ]
+
+
 def _updates(plan: Plan) -> str:
     optimizer, count = plan.optimizer, plan.layer_count
     on_device, streamed = len(optimizer.gpu_resident), len(optimizer.gpu_streamed)
@@ -105,7 +116,7 @@ def _prediction(plan: Plan, prediction: Prediction) -> list[str]:
         f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%}) of the speed without offload on a device that is "
         f"large enough, {baseline}.",
         f"It needs {_gib(prediction.device_bytes)} on the device and {_gib(prediction.host_bytes)} in host memory, "
-        f"{_gib(prediction.pinned_bytes)} of it pinned.",
+        f"{_gib(prediction.pinned_bytes)} of it pinned.{_together(plan, prediction)}",
         f"Each step moves {_gib(prediction.h2d_bytes)} to the device and {_gib(prediction.d2h_bytes)} back.",
     ]
     waits = {Bottleneck(cause): ns for cause, ns in prediction.waits_ns.items() if ns and cause in set(Bottleneck)}
@@ -117,6 +128,12 @@ def _prediction(plan: Plan, prediction: Prediction) -> list[str]:
         )
         said.append(f"In a step the device waits {listed}.")
     return said
+
+
+def _together(plan: Plan, prediction: Prediction) -> str:
+    if plan.hardware is None or plan.hardware.device != "cpu":
+        return ""
+    return f" Host memory plays the device: together {_gib(prediction.device_bytes + prediction.host_bytes)}."
 
 
 def _listed(layers: tuple[int, ...]) -> str:

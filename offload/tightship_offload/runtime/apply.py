@@ -169,6 +169,8 @@ def apply(
         keep_out_others(model)
     for layer in moving:
         layer.move_in(keep=store is not None and store.resumes)
+        if store is not None:
+            store.moved_in(layer)
     _move_rest(model, optimizer, moving, machine.device)
     ahead = slots - 1 if config.prefetch is None else min(config.prefetch, slots - 1)
     Engine(

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from tightship_offload.backends.base import Backend
 from tightship_offload.errors import OffloadError
+from tightship_offload.plan.host_limits import read_host_limits
 from tightship_offload.runtime.layer import Layer
 
 
@@ -37,7 +38,8 @@ def check_host(machine: Backend, moving: Sequence[Layer], optimizer: Optimizer, 
     :param in_files: weights and optimizer state are in files, and only gradients in memory.
     :raises OffloadError: it has not.
     """
-    free = machine.limits().host_bytes
+    known = [one for one in (machine.limits().host_bytes, read_host_limits().usable) if one is not None]
+    free = min(known, default=None)
     gradients = sum(layer.size_bytes for layer in moving)
     adam = "betas" in optimizer.defaults and not optimizer.state and not in_files
     state = sum(8 * p.numel() for layer in moving for p in layer.parameters if p.requires_grad) if adam else 0

@@ -13,6 +13,7 @@ Files are mapped through the page cache, so that the kernel decides what stays i
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import io
 import json
@@ -37,6 +38,10 @@ _HEADER = struct.Struct("<8sQQI")
 _MAGIC = b"tsundo01"
 _HEADER_BYTES = 64
 _CHUNK_BYTES = 2**20
+_SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,11 @@ class _Mapped:
     def read_ahead(self) -> None:
         self._map.madvise(mmap.MADV_WILLNEED)
 
+    def begin_writing(self) -> None:
+        """What is changed is on its way to the disk: the kernel can drop only pages that are there."""
+        if _sync_file_range is not None:
+            _sync_file_range(self.fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
     def make_durable(self) -> None:
         self._map.flush()
         os.fdatasync(self.fd)
@@ -82,6 +92,12 @@ class _LayerFiles:
     """The first step after which the state file counts."""
     layout: list[tuple[int, str, Piece]] | None = None
     """(place in the layer, key of the optimizer's state, where)"""
+
+    def begin_writing(self) -> None:
+        """See `_Mapped.begin_writing`."""
+        for part in (self.weights, self.state):
+            if part is not None:
+                part.begin_writing()
 
 
 class NvmeStore:
@@ -131,6 +147,10 @@ class NvmeStore:
         """Where the layer's weights live."""
         return self._files[layer.index].weights.slab
 
+    def moved_in(self, layer: Layer) -> None:
+        """The layer's weights are in its file, and need not be in memory any more."""
+        self._files[layer.index].begin_writing()
+
     def read_ahead(self, order: Sequence[int]) -> None:
         """The layers that are needed next."""
         for index in order[: self._prefetch]:
@@ -154,20 +174,27 @@ class NvmeStore:
             for start in range(0, part.size_bytes, _CHUNK_BYTES):
                 chunk = content[start : start + _CHUNK_BYTES]
                 self.point("pre-image")
-                os.pwrite(fd, chunk, offset)
+                _write(files.undo.path, fd, chunk, offset)
                 check = zlib.crc32(chunk, check)
                 offset += len(chunk)
         self.point("pre-image durable")
         os.fdatasync(fd)
         self.point("header")
-        os.pwrite(fd, _HEADER.pack(_MAGIC, self.step + 1, length, check), 0)
+        _write(files.undo.path, fd, memoryview(_HEADER.pack(_MAGIC, self.step + 1, length, check)), 0)
         self.point("header durable")
         os.fdatasync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # read again after a crash only
 
     def after(self, layer: Layer, states: dict[int, dict[str, Any]]) -> None:
         """The layer is changed; optimizer state that is new moves into a file."""
         self.point("layer changed")
         files = self._files[layer.index]
+        try:
+            self._keep_state(files, layer, states)
+        finally:
+            files.begin_writing()
+
+    def _keep_state(self, files: _LayerFiles, layer: Layer, states: dict[int, dict[str, Any]]) -> None:
         tensors = [(at, key, value) for at, state in states.items() for key, value in state.items()]
         if files.layout is not None and len(files.layout) == len([t for t in tensors if isinstance(t[2], Tensor)]):
             return
@@ -328,6 +355,16 @@ class NvmeStore:
     def close(self) -> None:
         """Let another process use the folder."""
         self._let_go()
+
+
+def _write(path: Path, fd: int, content: memoryview, offset: int) -> None:
+    """:raises OffloadError: the disk does not take all of it."""
+    try:
+        while content:
+            written = os.pwrite(fd, content, offset)
+            content, offset = content[written:], offset + written
+    except OSError as error:
+        raise _refused(path, len(content), error) from error
 
 
 def _refused(path: Path, size_bytes: int, error: OSError) -> OffloadError:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tightship_analyzers.facts.run.held_idle import RunHistory
-from tightship_analyzers.facts.run.memory import NEAR_FRAC, DeviceMemory, Lack, RunEnd
+from tightship_analyzers.facts.run.memory import NEAR_FRAC, DeviceMemory, RunEnd
 from tightship_analyzers.findings.model import Finding, NotApplicable
 from tightship_analyzers.rules.runs import model_near_memory_limit as near
 from tightship_analyzers.rules.runs import out_of_memory_run as out
+from tightship_platform.results.memory_lack import Lack
 
 GIB = 1 << 30
 HOUR = 3600 * 10**9

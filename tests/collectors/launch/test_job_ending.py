@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guard_player import load_injected, load_later
 from launching import TIGHTSHIP, ended, launch, run_dirs, warnings_in
+from memory_group import memory_group
 
 from tightship_collectors.jobs.control_file import (
     ERROR_BYTES,
@@ -22,7 +22,9 @@ from tightship_collectors.jobs.control_file import (
     rank_path,
     read_error,
 )
-from tightship_collectors.launch.ending import SAME_END_NS, OomKills, read_job_error
+from tightship_collectors.launch.ending import SAME_END_NS, OomKills, memory_limit, read_job_error
+from tightship_collectors.launch.memory_advice import measure_command, memory_advice
+from tightship_platform.results.memory_lack import Lack
 
 PYTHON = sys.executable
 OOM = 'torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\\nsecond line")'
@@ -97,37 +99,14 @@ def test_of_ranks_the_one_that_failed_is_reported_and_not_its_starter(tmp_path: 
 HOG = "data = []\nwhile True:\n    data.append(bytearray(1 << 24))"
 
 
-@pytest.fixture
-def small_group(tmp_path: Path) -> Iterator[Path]:
-    """A control group of 200 MB without swap; skips where this user may make none."""
-    for base, limit, swap in (
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-        (Path("/sys/fs/cgroup"), "memory.max", "memory.swap.max"),
-    ):
-        group = base / f"tightship-test-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / limit).write_text(str(200 << 20))
-            if (group / swap).exists():
-                (group / swap).write_text(str(200 << 20) if base.name == "memory" else "0")
-            yield group
-            return
-        except OSError:
-            continue
-        finally:
-            group.rmdir()
-    pytest.skip("no control group with a memory limit can be made here (needs root and a writable /sys/fs/cgroup)")
-
-
-def test_what_the_kernel_killed_for_lack_of_memory_is_counted(small_group: Path) -> None:
-    enter = f'echo $$ > {small_group / "cgroup.procs"}; exec "$@"'
-    line = ["sh", "-c", enter, "sh", *TIGHTSHIP, "run", "--", PYTHON, "-c", HOG]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+def test_what_the_kernel_killed_for_lack_of_memory_is_counted_and_said() -> None:
+    with memory_group(200 << 20) as group:
+        line = group.inside(*TIGHTSHIP, "run", "--", PYTHON, "-c", HOG)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=240)
     assert done.returncode == 137, done.stderr
     assert (the_end()["exit_code"], the_end()["oom_kills"], the_end()["error"]) == (137, 1, None)
+    said = "tightship: the kernel killed the job for lack of memory: its control group allows 200.0 MiB in all"
+    assert done.stderr.splitlines()[-1] == said  # nothing leads on: it trains nothing with torch
 
 
 # ---- what the job wrote ----------------------------------------------------------------------------------------------
@@ -242,3 +221,58 @@ def test_kills_are_counted_from_the_start(tmp_path: Path, group: str, file: str)
 
 def test_without_counters_nothing_is_known(tmp_path: Path) -> None:
     assert OomKills(tmp_path).count() is None
+    assert memory_limit(tmp_path) is None
+
+
+def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/pod/job\n0::/pod/job\n")
+    for file, text in (
+        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+        ("sys/fs/cgroup/memory/pod/job/memory.limit_in_bytes", "300"),
+        ("sys/fs/cgroup/pod/memory.max", "200"),
+        ("sys/fs/cgroup/pod/job/memory.max", "max"),
+    ):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert memory_limit(tmp_path) == 200
+
+
+# ---- the line that a job's user reads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lack", "oom_kills", "limit_bytes", "plan", "said"),
+    [
+        (Lack.HOST, 2, 3 << 30, None, "the kernel killed the job for lack of memory: its control group allows 3.0 GiB"),
+        (Lack.HOST, 1, None, None, "the kernel killed the job for lack of memory. Next: CMD"),
+        (Lack.HOST, 0, 3 << 30, None, "the job was out of host memory. Next: CMD"),
+        (Lack.DEVICE, 0, None, None, "the job was out of device memory. Next: CMD"),
+        (
+            Lack.DEVICE,
+            None,
+            None,
+            Path("p.yaml"),
+            "it took more than p.yaml predicts: plan again with a smaller --device",
+        ),
+        (
+            Lack.HOST,
+            1,
+            None,
+            Path("p.yaml"),
+            "it took more than p.yaml predicts: plan again with a smaller --host-memory",
+        ),
+    ],
+)
+def test_the_line_names_what_was_short(
+    lack: Lack, oom_kills: int | None, limit_bytes: int | None, plan: Path | None, said: str
+) -> None:
+    line = memory_advice(lack, oom_kills=oom_kills, limit_bytes=limit_bytes, next_command="CMD", plan=plan)
+    assert said in line and ("Next: CMD" in line) == (plan is None)
+
+
+def test_a_command_is_copied_whole_or_not_at_all() -> None:
+    assert measure_command(["python", "a b.py"]) == "tightship offload measure -o profile.yaml -- python 'a b.py'"
+    for command in (["python", "t.py", "--password", "hunter22"], ["python", "x" * 5000], ["python", "a\nb"]):
+        assert measure_command(command) == "tightship offload measure -o profile.yaml -- python train.py"

@@ -136,6 +136,25 @@ def test_a_plan_that_does_not_apply_ends_the_job_with_one_line(
     assert done.stdout == ""
 
 
+def test_a_disk_that_fills_up_ends_the_job_with_one_line_and_keeps_what_is_there(tmp_path: Path, warm: Python) -> None:
+    """A layer's weights and their undo log fit into a file, its optimizer state does not."""
+    layers = tmp_path / "layers"
+    text = PLAN.replace(", resident: [0]", "") + f"nvme: {{folder: {layers}, layers: [0, 1, 2, 3], weights: true}}\n"
+    plan = planned(tmp_path, text)
+    small = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({6 * BLOCK}, -1))\n"
+    full = run(tmp_path, "plain", python=warm, script=small + SCRIPT, TIGHTSHIP_OFFLOAD_PLAN=plan)
+    assert full.returncode == 2, full.stderr
+    [line] = full.stderr.splitlines()
+    assert line.startswith(f"tightship: Cannot write {layers}/layer-") and "state of 0.0 MiB: file too large" in line
+
+    alone = run(tmp_path, "plain", python=warm)
+    whole = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert whole.stdout.split() == [alone.stdout.split()[0], "offloaded"]
+    again = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan)
+    assert again.stderr == f"tightship: goes on after step 10 of the training in {layers}; for a new one remove that\n"
+
+
 OTHER_MACHINE = (
     "hardware: {device: NVIDIA H200, device_bytes: 1, host_bytes: 1, cores: 1, h2d_bytes_per_s: 1.0, "
     "d2h_bytes_per_s: 1.0, h2d_duplex_bytes_per_s: 1.0, d2h_duplex_bytes_per_s: 1.0, adam_params_per_s: {1: 1.0}}\n"

@@ -131,8 +131,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first step the optimizer's state needs files of its own."""
+    """In the first step the optimizer's state needs files of its own. What was there before is whole."""
     model, optimizer = start(tmp_path)
+    before = [p.detach().clone() for p in model.parameters()]
 
     def full(fd: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -141,6 +142,11 @@ def test_a_folder_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(offload.OffloadError, match=r"Cannot write .*: no space left on device"):
         for _ in range(2):
             plain_step(model, optimizer)
+    monkeypatch.undo()
+    offload.engine_of(model)._store.close()  # type: ignore[union-attr]
+    again, _ = start(tmp_path, resume=True)
+    assert offload.engine_of(again).steps_done == 0
+    assert all(map(torch.equal, before, again.parameters()))
 
 
 @pytest.mark.parametrize(

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from enum import StrEnum
+
+from tightship_platform.results.memory_lack import Lack, lack_of
 
 NEAR_FRAC = 0.95
 """A device of which a run uses this much is nearly full. Programs that size themselves to a device keep further away:
 vLLM takes 90 % by default (`gpu_memory_utilization`), so what is above is not meant to be."""
-
-_TYPE = re.compile(r"(?:[\w.]+\.)?(\w+)")
-_DEVICE = re.compile(
-    r"\b(?:CUDA|HIP|XPU|MPS|NPU)\b[^:]{0,20}(?:: )?out of memory|Cuda failure.{0,20}out of memory|"
-    r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory",
-    re.IGNORECASE,
-)
-_HOST = re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|Cannot allocate memory", re.IGNORECASE)
-
-
-class Lack(StrEnum):
-    """Whose memory was not enough."""
-
-    DEVICE = "device"
-    HOST = "host"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,21 +35,5 @@ class RunEnd:
 
     @property
     def lack(self) -> Lack | None:
-        """Whose memory was not enough; None where nothing says that any was.
-
-        An exception speaks for itself. What the kernel killed counts where none speaks of memory: parents of a killed
-        process fail with their own words.
-        """
-        for recorded in _exceptions(self.error or ""):
-            kind = _TYPE.match(recorded)
-            name = kind[1] if kind else ""
-            if name == "OutOfMemoryError" or _DEVICE.search(recorded):
-                return Lack.DEVICE
-            if name.endswith("MemoryError") or _HOST.search(recorded):
-                return Lack.HOST
-        return Lack.HOST if self.oom_kills else None
-
-
-def _exceptions(error: str) -> list[str]:
-    """The exception, the one that it came after, and the one that a quoted traceback ends with."""
-    return [part.strip() for part in re.split(r" \(after | … ", error)]
+        """Whose memory was not enough; None where nothing says that any was."""
+        return lack_of(self.error, self.oom_kills)

@@ -46,10 +46,11 @@ beyond what tensors use: https://pytorch.org/docs/stable/notes/cuda.html#memory-
 from __future__ import annotations
 
 from tightship_analyzers.facts.run.held_idle import RunHistory
-from tightship_analyzers.facts.run.memory import NEAR_FRAC, Lack
+from tightship_analyzers.facts.run.memory import NEAR_FRAC
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Judgement, NotApplicable, RunRule, Saving
 from tightship_analyzers.rules.runs.plan_advice import plan_evidence, plan_fix
+from tightship_platform.results.memory_lack import Lack
 from tightship_platform.units import format_bytes, format_frac, plural
 
 SUSTAINED_FRAC = 0.5

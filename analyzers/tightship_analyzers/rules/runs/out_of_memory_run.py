@@ -49,11 +49,12 @@ The kernel's counter: https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-
 from __future__ import annotations
 
 from tightship_analyzers.facts.run.held_idle import RunHistory
-from tightship_analyzers.facts.run.memory import Lack, RunEnd
+from tightship_analyzers.facts.run.memory import RunEnd
 from tightship_analyzers.findings.evidence import fact
 from tightship_analyzers.findings.model import Finding, Judgement, RunRule, Saving
 from tightship_analyzers.rules.runs.plan_advice import plan_evidence, plan_fix
 from tightship_platform.results.evidence import Evidence
+from tightship_platform.results.memory_lack import Lack
 from tightship_platform.units import format_bytes, format_frac, format_ns, plural
 from tightship_platform.vocabulary import Bucket, Method
 
