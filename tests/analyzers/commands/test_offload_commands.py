@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tightship_analyzers.commands.offload import offload
-from tightship_analyzers.offload_planner.measured import profile_of
+from tightship_analyzers.offload_planner.disk import CannotUse, file_system_of, open_disk
+from tightship_analyzers.offload_planner.measured import CannotProfile, measure_command, profile_of
 from tightship_analyzers.offload_planner.profile import (
     LayerCost,
     Origin,
@@ -233,3 +237,86 @@ def test_sizes(text: str, size: int) -> None:
 def test_texts_that_are_no_sizes(text: str) -> None:
     with pytest.raises(Invalid):
         parse_bytes(text)
+
+
+# ---- memory that is short --------------------------------------------------------------------------------------------
+
+
+def in_files(profile: Path, *more: object) -> tuple[object, ...]:
+    return ("plan", profile, "--device-memory", "500MiB", "--host-memory", "700MiB", "--hardware", profile, *more)
+
+
+def test_layers_are_in_files_where_host_memory_does_not_hold_them(profile: Path, tmp_path: Path) -> None:
+    path, folder = tmp_path / "plan.yaml", tmp_path / "layers"
+    assert "layers in files (--nvme FOLDER), or an optimizer with less state" in refused(*in_files(profile))
+    shown = call(*in_files(profile, "--nvme", folder, "-o", path))
+    plan = read_plan(path)
+    assert plan.nvme is not None and plan.prediction is not None and plan.hardware is not None
+    assert (plan.nvme.folder, plan.nvme.layers, plan.nvme.weights) == (str(folder), plan.moving, True)
+    assert plan.prediction.host_bytes <= 700 * MIB
+    assert plan.prediction.nvme_bytes == 2 * 12 * 10_000_000 * len(plan.moving)  # weights, two moments, and their log
+    assert plan.hardware.nvme_read_bytes_per_s and plan.hardware.nvme_write_bytes_per_s
+    least_s = plan.prediction.nvme_bytes / plan.hardware.nvme_write_bytes_per_s
+    assert plan.prediction.step_ns.value >= least_s * 1e9
+    assert f"are in files in {folder}, 1.8 GiB with their undo log" in shown.output
+    assert list(folder.iterdir()) == []
+
+    call("plan", profile, "--device-memory", "500MiB", "--hardware", profile, "--nvme", folder, "-o", path)
+    assert read_plan(path).nvme is None  # host memory holds them: that is faster
+
+
+def test_a_folder_for_layers_that_is_none(profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    said = refused(*in_files(profile, "--nvme", tmp_path / "file" / "layers"))
+    assert said.endswith("cannot be used: Not a directory; give another folder")
+    real = os.statvfs
+
+    def nearly_full(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=100 * MIB, f_frsize=1 if real(path) else 0)
+
+    monkeypatch.setattr(os, "statvfs", nearly_full)
+    said = refused(*in_files(profile, "--nvme", tmp_path))
+    assert f"of disk space, and {tmp_path} allows 100.0 MiB" in said and "another folder for --nvme" in said
+
+
+def test_a_folder_in_memory_spares_none(tmp_path: Path) -> None:
+    mounts = tmp_path / "proc" / "self" / "mountinfo"
+    mounts.parent.mkdir(parents=True)
+    place = str(tmp_path / "in memory").replace(" ", "\\040")
+    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {place} rw shared:1 - tmpfs tmpfs rw\nodd\n")
+    with pytest.raises(CannotUse, match="is on a tmpfs, which is in memory; give a folder on a disk"):
+        open_disk(tmp_path / "in memory" / "layers", tmp_path)
+    assert file_system_of(tmp_path / "in memory2", tmp_path) == "ext4"
+    assert file_system_of(tmp_path, tmp_path / "nowhere") == ""
+
+
+def test_what_is_on_a_device_that_host_memory_plays_is_in_host_memory(profile: Path, tmp_path: Path) -> None:
+    path, here = tmp_path / "plan.yaml", tmp_path / "cpu.yaml"
+    write_profile(replace(PROFILE, process_bytes=100 * MIB, hardware=replace(HARDWARE, device="cpu")), here)
+    call("plan", here, "-o", path, "--hardware", here, "--slots", 2, "--resident", "")
+    plan = read_plan(path)
+    assert plan.prediction is not None
+    together = plan.prediction.device_bytes + plan.prediction.host_bytes
+    assert plan.prediction.host_bytes == 16 * 80_000_000 + 100 * MIB
+    less = ("plan", here, "--hardware", here, "--slots", 2, "--resident", "", "--recompute", "none")
+    less = (*less, "--micro-batches", 1, "--host-memory", f"{together - 1}B")
+    assert "1 B more host memory" in refused(*less)
+    assert "Host memory plays the device: together" in call("explain", path).output
+
+
+COMMAND = "import os, pathlib, sys\nrecord = pathlib.Path(os.environ['TIGHTSHIP_OFFLOAD_MEASURE'])\n"
+SHORT = COMMAND + "(record.parent / 'short-of-memory').touch()\nsys.exit(os.environ['TIGHTSHIP_OFFLOAD_SHORT'] + '1')"
+
+
+def test_a_command_that_dies_for_lack_of_memory_is_measured_once_more(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CannotProfile, match="ended with exit code 1 before 5 steps were timed"):
+        measure_command([sys.executable, "-c", SHORT], steps=5, hardware=HARDWARE)
+    said = capfd.readouterr().err.splitlines()
+    assert said == ["01", "tightship: out of memory; measuring once more, with layers that share memory", "11"]
+
+
+def test_the_commands_that_follow_are_whole(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a plan.yaml"
+    write_profile(replace(PROFILE, command=("python", "my train.py", "--lr", "1")), profile)
+    shown = call("plan", profile, "-o", path, "--hardware", profile)
+    assert f"Next: tightship offload run '{path}' -- python 'my train.py' --lr 1" in shown.output

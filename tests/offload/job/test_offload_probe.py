@@ -14,7 +14,9 @@ from offload_exactness import Model  # noqa: E402
 from offload_loops import adamw, plain_step  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from tightship_offload.job.probe import Probe  # noqa: E402
+from tightship_offload.job.probe import Probe, _state_bytes  # noqa: E402
+from tightship_offload.job.small_memory import move_one_of_each  # noqa: E402
+from tightship_offload.runtime.blocks import find_blocks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -136,3 +138,51 @@ def test_a_compiled_model_is_timed_without_compiling_the_probe(whole: bool) -> N
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
     assert not [code for code in torch._dynamo.utils.guard_failures if "probe" in code.co_filename]
     assert min(record["forward_ns"]) > 0 and min(record["activation_bytes"]) > 0
+
+
+# ---- memory that is short --------------------------------------------------------------------------------------------
+
+
+def test_layers_share_the_memory_of_one_while_they_are_timed() -> None:
+    records: list[dict[str, Any]] = []
+    torch.manual_seed(7)
+    model = Model()
+    optimizer = adamw(model.parameters())
+    probe = Probe(model, optimizer, 1, records.append, short=True)
+    parameters = [p for block in probe.blocks for p in block.parameters]
+    while not records:
+        plain_step(model, optimizer)
+    places = {p.data_ptr() for p in parameters}
+    assert len(places) == len(parameters) / len(probe.blocks)
+    assert not [p for p in parameters if p in optimizer.state] and len(optimizer.state) > 0
+    plain = measured(moved=False)
+    for key in ("activation_bytes", "input_bytes", "trainable", "state_bytes_per_parameter", "model"):
+        assert records[0][key] == plain[key], key
+    assert min(records[0]["forward_ns"]) > 0 and min(records[0]["backward_ns"]) > 0
+    assert (records[0]["short"], plain["short"]) == (True, False)
+    assert records[0]["process_bytes"] > 2**20
+
+
+def test_of_layers_that_move_where_there_is_no_room_one_of_each_kind_goes() -> None:
+    model = Model()
+    blocks = find_blocks(model)
+    allocated: list[int] = []
+
+    def move(module: Any) -> None:  # another format stands for another device
+        def one(tensor: Any) -> Any:
+            if tensor.dtype is not torch.float64:
+                allocated.append(tensor.numel())
+            return tensor.double()
+
+        module._apply(one)
+
+    move_one_of_each(blocks, move)
+    assert len(allocated) == len(blocks[0].parameters)
+    assert all(p.dtype is torch.float64 for block in blocks for p in block.parameters)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_state_of_an_optimizer_that_updated_nothing_is_tried(kind: Any) -> None:
+    optimizer = kind([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+    assert _state_bytes(optimizer) == (8 if kind is torch.optim.AdamW else 0)
+    assert not optimizer.state

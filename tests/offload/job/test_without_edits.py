@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S
 
+from tightship_offload.plan.capabilities import SHORTAGE
 from tightship_platform.ingest.offload import MEASURED, PLANNED
 
 pytestmark = pytest.mark.torch
@@ -153,6 +154,20 @@ def test_a_disk_that_fills_up_ends_the_job_with_one_line_and_keeps_what_is_there
     assert whole.stdout.split() == [alone.stdout.split()[0], "offloaded"]
     again = run(tmp_path, "plain", python=warm, TIGHTSHIP_OFFLOAD_PLAN=plan)
     assert again.stderr == f"tightship: goes on after step 10 of the training in {layers}; for a new one remove that\n"
+
+
+def test_a_measured_script_that_is_out_of_memory_leaves_a_mark(tmp_path: Path, warm: Python) -> None:
+    for name, marks in (("MemoryError", True), ("ValueError", False)):
+        folder = tmp_path / name
+        folder.mkdir()
+        done = run(
+            folder,
+            python=warm,
+            script=f"import torch\nraise {name}",
+            TIGHTSHIP_OFFLOAD_MEASURE=str(folder / "record.json"),
+        )
+        assert name in done.stderr
+        assert (folder / SHORTAGE).exists() is marks
 
 
 OTHER_MACHINE = (
