@@ -272,11 +272,11 @@ def test_a_folder_for_layers_that_is_none(profile: Path, tmp_path: Path, monkeyp
     real = os.statvfs
 
     def nearly_full(path: Path) -> SimpleNamespace:
-        return SimpleNamespace(f_bavail=100 * MIB, f_frsize=1 if real(path) else 0)
+        return SimpleNamespace(f_bavail=1500 * MIB, f_frsize=1 if real(path) else 0)
 
     monkeypatch.setattr(os, "statvfs", nearly_full)
     said = refused(*in_files(profile, "--nvme", tmp_path))
-    assert f"of disk space, and {tmp_path} allows 100.0 MiB" in said and "another folder for --nvme" in said
+    assert f"of disk space, and {tmp_path} allows 1.5 GiB" in said and "another folder for --nvme" in said
 
 
 def test_a_folder_in_memory_spares_none(tmp_path: Path) -> None:
