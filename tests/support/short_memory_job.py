@@ -43,7 +43,6 @@ for step in range(int(sys.argv[1])):
     loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
     optimizer.zero_grad()
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     sys.stdout.write(f"{step} {loss.item().hex()}\n")
     sys.stdout.flush()

@@ -275,7 +275,7 @@ def test_a_folder_for_layers_that_is_none(profile: Path, tmp_path: Path, monkeyp
         return SimpleNamespace(f_bavail=1500 * MIB, f_frsize=1 if real(path) else 0)
 
     monkeypatch.setattr(os, "statvfs", nearly_full)
-    said = refused(*in_files(profile, "--nvme", tmp_path))
+    said = refused(*in_files(profile, "--nvme", tmp_path, "--resident", ""))
     assert f"of disk space, and {tmp_path} allows 1.5 GiB" in said and "another folder for --nvme" in said
 
 

@@ -62,7 +62,7 @@ def test_from_a_kill_to_the_same_losses(tmp_path: Path) -> None:
 
         planned = inside(group, tmp_path, *copied(measured.stderr))
         assert planned.returncode == 0, planned.stderr
-        assert "Weights and optimizer state of 24 layers are in files in" in planned.stdout
+        assert re.search(r"Weights and optimizer state of \d+ layers are in files in", planned.stdout), planned.stdout
         prediction = read_plan(tmp_path / "plan.yaml").prediction
         assert prediction is not None and prediction.device_bytes + prediction.host_bytes < allowed
 
