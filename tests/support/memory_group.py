@@ -1,4 +1,4 @@
-"""A control group with a memory limit of its own, for jobs that are to die of it, or to live within it."""
+"""A control group with its own memory limit, for jobs that are to die of it, or to live within it."""
 
 from __future__ import annotations
 

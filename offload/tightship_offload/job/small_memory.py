@@ -79,7 +79,7 @@ def drop_gradients(blocks: Sequence[Block]) -> None:
     for block in blocks:
         for parameter in block.parameters:
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(_drop)
+                parameter.register_post_accumulate_grad_hook(_drop)  # type: ignore[no-untyped-call]
 
 
 def _drop(parameter: Tensor) -> None:
