@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Profile, UpdateForm
+from tightship_analyzers.offload_planner.request import CPU
 from tightship_analyzers.offload_planner.schedule import GRADIENTS_IN_FLIGHT, ORDER, Choice, LayerWork, Links, Work
 from tightship_offload.plan.capabilities import RUNTIME, update_threads
 from tightship_offload.plan.model import Clipping, HardwareSpec, Placement, Recompute, UpdateOrder, UpdateStart
@@ -101,7 +102,7 @@ class Candidate:
             after_forward_ns=self._scaled(rest.after_forward_ns),
             before_backward_ns=self._scaled(rest.before_backward_ns),
             after_backward_ns=self._scaled(rest.after_backward_ns),
-            rest_update_ns=self._device_update_ns(rest.trainable),
+            rest_update_ns=self._device_update_ns(rest.trainable) + self._rest_file_ns,
             between_steps_ns=rest.between_steps_ns,
             norm_ns=self._norm_ns(trained * profile.precision.gradients.bytes),
         )
@@ -126,11 +127,13 @@ class Candidate:
         if self.in_files:
             pinned = 0
             host = self._host_beside_files(away)
-            # Each layer, and its undo log.
-            files = 2 * sum(self._in_file(layer) for layer in away)
+            # Each layer, and its undo log; what does not move twice, and once more while it is written.
+            files = 2 * sum(self._in_file(layer) for layer in away) + 3 * self._rest_in_file
+            if self.hardware.device != CPU:
+                host += self._rest_in_file  # copied from the device, to be written
         else:
             pinned = sum(self._with_gradients(layer) for layer in away)
-            if self.micro_batches > 1 and self.hardware.device != "cpu":
+            if self.micro_batches > 1 and self.hardware.device != CPU:
                 # A profile does not hold the sizes of tensors: a layer's gradients bound the largest one.
                 largest = max((layer.trainable for layer in away), default=0) * gradients
                 pinned += RUNTIME.staging_buffers * largest
@@ -187,7 +190,7 @@ class Candidate:
         work = self.work
         on_device = sum(one.update_ns for one in work.layers if one.placement is not Placement.CPU)
         updates = sum(self._device_update_ns(layer.trainable) for layer in self.profile.layers)
-        return self.compute_ns - on_device + updates
+        return self.compute_ns - on_device - self._rest_file_ns + updates
 
     def _layer(self, number: int, cost: LayerCost) -> LayerWork:
         precision = self.profile.precision
@@ -231,6 +234,19 @@ class Candidate:
     def _in_file(self, cost: LayerCost) -> int:
         """Weights and optimizer state of a layer."""
         return cost.parameters * self.profile.precision.weights.bytes + self._state(cost.trainable)
+
+    @cached_property
+    def _rest_in_file(self) -> int:
+        """Weights and optimizer state of what does not move."""
+        rest = self.profile.rest
+        size = rest.parameters * self.profile.precision.weights.bytes + self._state(rest.trainable)
+        return size + sum(self._in_file(layer) for i, layer in enumerate(self.profile.layers) if i in self.gpu_resident)
+
+    @cached_property
+    def _rest_file_ns(self) -> int:
+        """What does not move is written in each step, while the training waits."""
+        write = self.hardware.nvme_write_bytes_per_s
+        return round(self._rest_in_file * NS / write) if self.in_files and write is not None else 0
 
     def _host_beside_files(self, away: list[LayerCost]) -> int:
         """What is in memory of layers in files: at the start all weights, as the script makes them, then gradients.
@@ -301,7 +317,7 @@ class Candidate:
 
     def _device_update_ns(self, parameters: int) -> int:
         rate = self.hardware.device_adam_params_per_s or adam_rate(self.hardware, self.rules.threads)
-        if self.hardware.device == "cpu" and self._loops(fused=False):
+        if self.hardware.device == CPU and self._loops(fused=False):
             rate /= loop_cost(self.hardware)
         return round(parameters * NS / rate)
 
@@ -316,7 +332,7 @@ def adam_rate(hardware: HardwareSpec, threads: int | None) -> float:
     :param threads: None: as many as the runtime takes by itself.
     """
     rates = hardware.adam_params_per_s
-    most = update_threads(hardware.cores, on_cpu=hardware.device == "cpu") if threads is None else threads
+    most = update_threads(hardware.cores, on_cpu=hardware.device == CPU) if threads is None else threads
     within = [count for count in rates if count <= most]
     if within:
         return rates[max(within)]

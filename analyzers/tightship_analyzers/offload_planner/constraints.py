@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass, field
 
 from tightship_analyzers.offload_planner.candidate import Memory, Rules
+from tightship_analyzers.offload_planner.request import CPU
 from tightship_offload.plan.capabilities import RUNTIME
 from tightship_offload.plan.host_limits import HostLimits
 from tightship_offload.plan.model import HardwareSpec, Recompute
 
-CPU = "cpu"
-"""Name of the device where host memory plays it."""
 DEVICE_MARGIN_FRAC = 0.05
 """Of device memory: workspaces of matrix libraries, fragmentation."""
 HOST_MARGIN_FRAC = 0.1

@@ -20,16 +20,20 @@ from tightship_analyzers.offload_planner.profile import (
     UpdateForm,
     levelled,
 )
+from tightship_analyzers.offload_planner.request import CPU
 from tightship_collectors.launch.ending import OomKills, memory_limit
 from tightship_collectors.launch.environment import injected
 from tightship_collectors.launch.naming import reported_command
 from tightship_offload.errors import PlanError
 from tightship_offload.plan.capabilities import SHORTAGE
+from tightship_offload.plan.host_limits import own_bytes
 from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_platform.errors import TightshipError
 from tightship_platform.processes.scratch import scratch_folder
 from tightship_platform.units import format_bytes
 
+LAUNCHER_PROCESSES = 2
+"""Beside the job's, in its control group: `tightship run` and its watch. Each is as large as this process."""
 RECORD_MAX_BYTES = 8 * 2**20
 _DTYPES = {"float32": Dtype.FP32, "bfloat16": Dtype.BF16, "float16": Dtype.FP16}
 
@@ -70,7 +74,11 @@ def measure_command(command: Sequence[str], *, steps: int, hardware: HardwareSpe
             raise CannotProfile("The measurement is unreasonably large; is the model of thousands of layers?")
         profile = profile_of(json.loads(record.read_text(encoding="utf-8")), hardware)
     is_plain = list(command) == reported_command(command) and all(0 < len(word) <= COMMAND.most for word in command)
-    return replace(profile, command=tuple(command) if is_plain else ())
+    return replace(
+        profile,
+        command=tuple(command) if is_plain else (),
+        process_bytes=profile.process_bytes + LAUNCHER_PROCESSES * (own_bytes() or 0),
+    )
 
 
 def _run(command: Sequence[str], steps: int, record: Path, *, short: bool) -> int:
@@ -128,7 +136,7 @@ def _profile(record: Mapping[str, Any], hardware: HardwareSpec) -> Profile:
         notes.append("The loop recomputes activations: what layers would keep without that was not seen.")
     if record["short"]:
         notes.append("Memory was short: layers of one kind shared one layer's while they were timed, none was updated.")
-    if hardware.device == "cpu":
+    if hardware.device == CPU:
         notes.append("There is no accelerator: host memory plays the device, and updates share the cores with it.")
     if record["update_form"] == UpdateForm.OPEN:
         notes.append(

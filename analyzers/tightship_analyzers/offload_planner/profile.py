@@ -123,7 +123,8 @@ class Profile(Section):
     clip_norm: Annotated[float, Real(0, 1e30)] | None = None
     """The limit that the loop gives to `clip_grad_norm_`; None: it does not clip, or the limit was not seen."""
     process_bytes: Annotated[int, Whole(0, BYTES_MAX)] = 0
-    """Host memory of the process beside its model, as it was when the optimizer was made; 0 where nobody looked."""
+    """Host memory of the process beside its model, as it was when the optimizer was made, and of a launcher; 0 where
+    nobody looked."""
     short: bool = False
     """It was measured where memory did not suffice for a training."""
     command: Annotated[tuple[str, ...], ListOf(COMMAND, 1000)] = ()

@@ -12,6 +12,7 @@ from tightship_platform.errors import TightshipError
 from tightship_platform.results.plan_answer import PlanSource
 
 CPU = "cpu"
+"""Name of the device where host memory plays it."""
 MOST_PROFILE_BYTES = 256 * 1024
 """A profile of 500 layers has 64 KiB."""
 VERSION = 1

@@ -9,14 +9,12 @@ forward and backward, as often as the script says; only its losses mean nothing,
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tightship_offload.plan.host_limits import read_host_limits
+from tightship_offload.plan.host_limits import own_bytes, read_host_limits
 from tightship_offload.runtime.blocks import Block
 
 _M_MMAP_THRESHOLD = -3
@@ -88,13 +86,8 @@ def _drop(parameter: Tensor) -> None:
 
 def process_bytes(model: nn.Module) -> int:
     """Host memory of this process beside its model's: the interpreter, libraries, data. Of files, nothing counts."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    found = re.search(r"^RssAnon:\s+(\d{1,15}) kB$", status, re.MULTILINE)
-    own = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(model) if not t.is_cuda}
-    return max(0, int(found[1]) * 1024 - sum(own.values())) if found else 0
+    in_model = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(model) if not t.is_cuda}
+    return max(0, (own_bytes() or 0) - sum(in_model.values()))
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:

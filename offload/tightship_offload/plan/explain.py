@@ -71,7 +71,11 @@ def _files(plan: Plan) -> list[str]:
     if plan.nvme is None:
         return []
     count = len(plan.nvme.layers)
-    size = "" if plan.prediction is None else f", {_gib(plan.prediction.nvme_bytes)} with their undo log"
+    size = (
+        ""
+        if plan.prediction is None
+        else f", {_gib(plan.prediction.nvme_bytes)} with their undo log and what does not move"
+    )
     return [
         f"Weights and optimizer state of {count} layers are in files in {plan.nvme.folder}{size}; host memory holds "
         "their gradients. A run that finds a training there goes on with it."

@@ -75,6 +75,12 @@ def memlock(root: Path = Path("/")) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
+def own_bytes(root: Path = Path("/")) -> int | None:
+    """Host memory of this process; pages of files do not count. None: it cannot be read."""
+    found = re.search(r"^RssAnon:\s+(\d{1,15}) kB$", _text(root / "proc" / "self" / "status"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
 def _meminfo(path: Path) -> dict[str, int]:
     found = re.findall(r"^(\w+):\s+(\d{1,15}) kB$", _text(path), re.MULTILINE)
     return {name: int(number) * 1024 for name, number in found}

@@ -18,7 +18,7 @@ from tightship_offload.runtime.early_updates import EarlyUpdates
 from tightship_offload.runtime.gradients import Gradients
 from tightship_offload.runtime.layer import Layer
 from tightship_offload.runtime.masters import RestMasters, State
-from tightship_offload.runtime.non_layer import copy_rest, put_back
+from tightship_offload.runtime.non_layer import put_back, rest_of
 from tightship_offload.runtime.nvme import NvmeStore
 from tightship_offload.runtime.optimizer import give_back, take_over
 from tightship_offload.runtime.parallel import Averaging
@@ -162,9 +162,11 @@ class Engine:
     def _open(self, model: nn.Module, store: NvmeStore) -> None:
         """Go on where the files are, or put the start into them."""
         if store.rest is None:
-            store.commit(self._rest_now())
+            store.write_rest(self._rest_now())
+            store.commit()
             return
         put_back(model, self._optimizer, self.moving, store.rest)
+        store.rest = None  # what is the training's own now takes no memory twice
         for layer in self.layers:
             for at, state in store.states(layer).items():
                 self._optimizer.state[layer.parameters[at]] = dict(state)
@@ -172,7 +174,8 @@ class Engine:
     def _rest_now(self) -> dict[str, Any]:
         model = self._model()
         assert model is not None
-        return copy_rest(model, self._optimizer, self.moving)
+        # Where work is over when it returns, there is nothing but host memory.
+        return rest_of(model, self._optimizer, self.moving, copied=self.backend.record() is not None)
 
     def _report(self) -> None:
         now_ns = self.backend.clock_ns()

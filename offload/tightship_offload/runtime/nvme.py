@@ -5,7 +5,7 @@ Before the update of a layer its content (the pre-image) is written to the layer
 then is the layer changed. When all layers of a step are changed and durable, the marker with the step's number is
 replaced: that is the commit. A restart reads the marker, N, and writes back every valid pre-image that was taken for
 step N + 1. So it finds the training after step N, whole, and a later marker makes older pre-images void by itself:
-nothing is ever truncated. What does not move is small and written anew for each step, to one of two files in turn.
+nothing is ever truncated. What does not move is written anew for each step, to one of two files in turn.
 (After Crafty: Genc, Bond, Xu, "Crafty: efficient, HTM-compatible persistent transactions", PLDI 2020.)
 
 Files are mapped through the page cache, so that the kernel decides what stays in memory; reads are asked for ahead.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import io
 import json
 import mmap
 import os
@@ -24,7 +23,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 from weakref import finalize
 
 import torch
@@ -38,7 +37,9 @@ _HEADER = struct.Struct("<8sQQI")
 _MAGIC = b"tsundo01"
 _HEADER_BYTES = 64
 _CHUNK_BYTES = 2**20
-_SYNC_FILE_RANGE_WRITE = 2
+_SYNC_FILE_RANGE_WAIT_BEFORE, _SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WAIT_AFTER = 1, 2, 4
+_UNWRITTEN_BYTES = 8 * 2**20
+"""Of a file that is written in one go, what may be in memory and not on the disk."""
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -80,6 +81,53 @@ class _Mapped:
     def make_durable(self) -> None:
         self._map.flush()
         os.fdatasync(self.fd)
+
+
+class _Outgoing:
+    """A file that is written from its begin to its end, past the page cache: it is read again after a crash only."""
+
+    def __init__(self, fd: int) -> None:
+        self.size_bytes = 0
+        self._fd = fd
+        self._on_disk = 0
+        self._error: OSError | None = None
+
+    def write(self, content: bytes | memoryview) -> int:
+        """A failure is raised by `end`: torch's writer, which calls this, reports it in other words."""
+        size = memoryview(content).nbytes
+        try:
+            left = memoryview(content).cast("B")
+            while left and self._error is None:
+                written = os.write(self._fd, left[:_CHUNK_BYTES])
+                left = left[written:]
+                self.size_bytes += written
+                if self.size_bytes - self._on_disk >= _UNWRITTEN_BYTES:
+                    self._empty()
+        except OSError as error:
+            self._error = error
+        return size
+
+    def flush(self) -> None:
+        """`end` does."""
+
+    def end(self) -> None:
+        """All of it is durable.
+
+        :raises OSError: the disk did not take all of it.
+        """
+        if self._error is not None:
+            raise self._error
+        os.fsync(self._fd)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _empty(self) -> None:
+        """Wait until what is written is on the disk, and take it out of memory."""
+        begin, length = self._on_disk, self.size_bytes - self._on_disk
+        if _sync_file_range is not None:
+            how = _SYNC_FILE_RANGE_WAIT_BEFORE | _SYNC_FILE_RANGE_WRITE | _SYNC_FILE_RANGE_WAIT_AFTER
+            _sync_file_range(self._fd, begin, length, how)
+            os.posix_fadvise(self._fd, begin, length, os.POSIX_FADV_DONTNEED)
+        self._on_disk = self.size_bytes
 
 
 @dataclass
@@ -217,7 +265,17 @@ class NvmeStore:
             home = piece.alone(files.state.slab)
             states[at][key] = home.copy_(value)
 
-    def commit(self, rest: dict[str, Any]) -> None:
+    def write_rest(self, rest: dict[str, Any]) -> None:
+        """What does not move is changed: make it durable. The commit before is over; the next one says that it counts.
+
+        From where it is, in the thread that steps: a copy, to be written later, would take as much memory again.
+        """
+        number = self.step + 1
+        self._replace(
+            f"rest-{number % 2}.pt", lambda file: torch.save({**rest, "step": number}, cast("IO[bytes]", file))
+        )
+
+    def commit(self) -> None:
         """All layers are changed: make it durable, then say so."""
         for files in self._files.values():
             self.point("layer durable")
@@ -225,7 +283,6 @@ class NvmeStore:
             if files.state is not None:
                 files.state.make_durable()
         number = self.step + 1
-        self._write_rest(number, rest)
         layout = {
             str(index): {
                 "since": files.since,
@@ -242,9 +299,9 @@ class NvmeStore:
             "state": layout,
         }
         if manifest != self._manifest:
-            self._replace("manifest.json", json.dumps(manifest).encode())
+            self._replace("manifest.json", lambda file: file.write(json.dumps(manifest).encode()))
             self._manifest = manifest
-        self._replace("step", f"{number}\n".encode())
+        self._replace("step", lambda file: file.write(f"{number}\n".encode()))
         self.step = number
 
     # ---- a start ---------------------------------------------------------------------------------------------------
@@ -267,8 +324,7 @@ class NvmeStore:
                 path = self._path(index, "state")
                 files.state = _Mapped(path, path.stat().st_size)
             self._roll_back(files)
-        content = (self._folder / f"rest-{self.step % 2}.pt").read_bytes()
-        rest: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        rest: dict[str, Any] = torch.load(self._folder / f"rest-{self.step % 2}.pt", weights_only=True)
         if rest["step"] != self.step:
             raise OffloadError(
                 f"NVMe folder {self._folder} is damaged: rest-{self.step % 2}.pt is of step {rest['step']}"
@@ -328,20 +384,20 @@ class NvmeStore:
                 )
         return found
 
-    def _write_rest(self, number: int, rest: dict[str, Any]) -> None:
-        content = io.BytesIO()
-        torch.save({**rest, "step": number}, content)
-        self._replace(f"rest-{number % 2}.pt", content.getvalue())
-
-    def _replace(self, name: str, content: bytes) -> None:
+    def _replace(self, name: str, write: Callable[[_Outgoing], object]) -> None:
         """Atomically: the old file or the new one, whole and durable."""
         path, fresh = self._folder / name, self._folder / f"{name}.new"
+        size = 0
         try:
             self.point(f"{name} written")
-            with fresh.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                file = _Outgoing(fd)
+                write(file)
+                size = file.size_bytes
+                file.end()
+            finally:
+                os.close(fd)
             self.point(f"{name} replaced")
             fresh.replace(path)
             folder = os.open(self._folder, os.O_RDONLY)
@@ -350,7 +406,7 @@ class NvmeStore:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise _refused(path, len(content), error) from error
+            raise _refused(path, size, error) from error
 
     def close(self) -> None:
         """Let another process use the folder."""

@@ -98,7 +98,7 @@ class Updates:
     def start(self, order: Sequence[int], rest_now: Callable[[], State]) -> None:
         """Everything that `step` does after its hooks and its closure.
 
-        :param rest_now: copies all that belongs to the training and does not move.
+        :param rest_now: all that belongs to the training and does not move.
         """
         optimizer = self._optimizer
         settings = self._settings()
@@ -126,10 +126,12 @@ class Updates:
                     self._run(self._layers[index], work, after=here, scaling=scaling)
         self._rest(rest)
         if self._store is not None:
-            store, copied = self._store, rest_now()
+            if self._committed is not None:
+                self._stalls.reach("wait_update_ns", self._committed, on_host=True)
+            self._store.write_rest(rest_now())
             all_of_it = [self._committed, *(layer.updated for layer in self._layers.values())]
             self._committed = self._lane.submit(
-                "the commit of the step to its files", lambda: store.commit(copied), all_of_it, place=len(order)
+                "the commit of the step to its files", self._store.commit, all_of_it, place=len(order)
             )
 
     def _settings(self) -> list[State]:

@@ -254,11 +254,13 @@ def test_layers_are_in_files_where_host_memory_does_not_hold_them(profile: Path,
     assert plan.nvme is not None and plan.prediction is not None and plan.hardware is not None
     assert (plan.nvme.folder, plan.nvme.layers, plan.nvme.weights) == (str(folder), plan.moving, True)
     assert plan.prediction.host_bytes <= 700 * MIB
-    assert plan.prediction.nvme_bytes == 2 * 12 * 10_000_000 * len(plan.moving)  # weights, two moments, and their log
+    rest = PROFILE.rest.parameters + 10_000_000 * len(plan.window.resident)
+    # Weights and two moments: of layers with their log; of what does not move twice, and once more while it is written.
+    assert plan.prediction.nvme_bytes == 12 * (2 * 10_000_000 * len(plan.moving) + 3 * rest)
     assert plan.hardware.nvme_read_bytes_per_s and plan.hardware.nvme_write_bytes_per_s
     least_s = plan.prediction.nvme_bytes / plan.hardware.nvme_write_bytes_per_s
     assert plan.prediction.step_ns.value >= least_s * 1e9
-    assert f"are in files in {folder}, 1.8 GiB with their undo log" in shown.output
+    assert f"are in files in {folder}, 1.8 GiB with their undo log and what does not move" in shown.output
     assert list(folder.iterdir()) == []
 
     call("plan", profile, "--device-memory", "500MiB", "--hardware", profile, "--nvme", folder, "-o", path)

@@ -24,6 +24,7 @@ from offload_machines import machine  # noqa: E402
 import tightship_offload as offload  # noqa: E402
 from tightship_offload.backends.cpu import CpuBackend  # noqa: E402
 from tightship_offload.backends.race_detector import Ledger  # noqa: E402
+from tightship_offload.runtime.non_layer import rest_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -147,6 +148,40 @@ def test_a_folder_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.Monkey
     again, _ = start(tmp_path, resume=True)
     assert offload.engine_of(again).steps_done == 0
     assert all(map(torch.equal, before, again.parameters()))
+
+
+def test_what_does_not_move_is_written_from_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of resident layers and their state would take as much memory again. A disk that is full says so."""
+    model, optimizer = start(tmp_path, resident=(1,))
+    plain_step(model, optimizer)
+    engine = offload.engine_of(model)
+    rest = engine._rest_now()
+    named = dict(model.named_parameters())
+    assert {name for name in rest["tensors"] if name in named}
+    assert all(rest["tensors"][name].data_ptr() == p.data_ptr() for name, p in named.items() if name in rest["tensors"])
+    assert all(
+        value.data_ptr() == optimizer.state[named[name]][key].data_ptr()
+        for name, state in rest["state"].items()
+        for key, value in state.items()
+    )
+    real = os.write
+
+    def full(fd: int, content: Any) -> int:
+        if "rest-" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, content)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(offload.OffloadError, match=r"Cannot write .*rest-0\.pt.*: no space left on device"):
+        plain_step(model, optimizer)
+    assert engine.steps_done == 1
+
+
+def test_a_piece_of_a_larger_storage_is_written_alone() -> None:
+    model = torch.nn.Linear(3, 2)
+    model.register_buffer("part", torch.arange(1000.0)[:4])
+    rest = rest_of(model, adamw(model.parameters()), (), copied=False)
+    assert rest["tensors"]["part"].untyped_storage().nbytes() == 16
 
 
 @pytest.mark.parametrize(
