@@ -150,6 +150,25 @@ class OpportunityState(StrEnum):
     DISMISSED = "dismissed"
 
 
+class Verdict(StrEnum):
+    """What a comparison of steps before and after a change says."""
+
+    VERIFIED = "verified"
+    """A step takes less device time."""
+    REFUTED = "refuted"
+    """It does not."""
+    UNDECIDED = "undecided"
+    """The steps that there are do not tell."""
+
+
+class ActionKind(StrEnum):
+    """What somebody does about an opportunity."""
+
+    APPLY = "apply"
+    DISMISS = "dismiss"
+    REOPEN = "reopen"
+
+
 class Scope(StrEnum):
     """What a token permits. Every API route declares the one that it needs."""
 

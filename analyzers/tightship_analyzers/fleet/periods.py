@@ -10,5 +10,6 @@ TASKS = TaskModule(
         "tightship_analyzers.account_runs": 10.0,
         "tightship_analyzers.rank_opportunities": 10.0,
         "tightship_analyzers.judge_samples": 15.0,
+        "tightship_analyzers.verify_applications": 15.0,
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from tightship_analyzers.fleet import accounting, capture_analysis, idleness, ranking
+from tightship_analyzers.fleet import accounting, capture_analysis, idleness, ranking, verifying
 from tightship_analyzers.fleet.trouble import for_each_run
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.database.per_process import process_database
@@ -52,3 +52,10 @@ def judge_samples() -> None:
 def rank_opportunities() -> None:
     """Bring the opportunities in line with the findings."""
     ranking.rank_changed(process_database())
+
+
+@shared_task(name="tightship_analyzers.verify_applications")  # type: ignore[untyped-decorator]
+@quietly
+def verify_applications() -> None:
+    """Compare what ran since something was applied with what ran before."""
+    verifying.verify_applications(process_database())

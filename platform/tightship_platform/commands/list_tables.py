@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tightship_platform.commands.terminal import Column, Listed, clock
+from tightship_platform.results.action import Action, measured_words, predicted_words
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding, FindingSaving
 from tightship_platform.results.fleet import AccountGroup
@@ -149,6 +150,38 @@ def opportunities(items: Sequence[Opportunity]) -> Listed:
             item.method or "–",
             item.state,
             item.fix,
+        )
+        for item in items
+    ]
+    return Listed(columns, rows)
+
+
+def actions(items: Sequence[Action]) -> Listed:
+    """Of each action what was predicted, what was measured, and why nothing is known yet."""
+    columns = [
+        Column("ACTION", whole=True),
+        Column("OPPORTUNITY", right=True, whole=True),
+        Column("WORKFLOW"),
+        Column("WHAT"),
+        Column("WHEN", spare=2),
+        Column("BY", spare=2),
+        Column("STATE", state=True),
+        Column("PREDICTED", right=True, spare=1),
+        Column("MEASURED", right=True, spare=1),
+        Column("WHY", prose=True),
+    ]
+    rows = [
+        (
+            item.action,
+            "–" if item.opportunity is None else item.opportunity,
+            item.workflow,
+            item.kind,
+            clock(item.time_ns),
+            item.by,
+            item.state or "–",
+            predicted_words(item.predicted),
+            "–" if item.verification is None else measured_words(item.verification),
+            item.waits_for or item.reason or (item.verification.reason if item.verification else ""),
         )
         for item in items
     ]

@@ -1,4 +1,4 @@
-"""`tightship runs`, `captures`, `findings`, `opportunities`, `hosts`, `workflows`, `samples`: what the server knows."""
+"""`tightship runs`, `captures`, `findings`, `opportunities`, `actions`, `hosts`, `workflows`, `samples`: what the server knows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
+from tightship_platform.commands.act import dismiss, reopen
 from tightship_platform.commands.cancel import cancel
 from tightship_platform.commands.delete import delete
 from tightship_platform.commands.edit_run import label, rename
 from tightship_platform.commands.filter_options import MOST, filtered, fleet_option, in_pages
 from tightship_platform.commands.list_form import ListForm, in_forms
+from tightship_platform.results.action import Action
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
 from tightship_platform.results.filters import FilterTexts
@@ -120,17 +122,47 @@ def findings(run: str | None, filters: FilterTexts, limit: int, after: str | Non
     )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @fleet_option
+@click.option("--dismissed", is_flag=True, help="With those that somebody dismissed.")
 @in_pages("OPPORTUNITY", 1000)
 @in_forms(Opportunity)
-def opportunities(fleet: str | None, limit: int, after: str | None, form: ListForm) -> None:
-    """List opportunities: what to do first, and how much device time it would recover."""
+@click.pass_context
+def opportunities(
+    context: click.Context, fleet: str | None, dismissed: bool, limit: int, after: str | None, form: ListForm
+) -> None:
+    """List opportunities: what to do first, and how much device time it would recover.
+
+    \b
+    tightship apply 3                                       what to change; the next run is compared
+    tightship opportunities dismiss 4 --reason 'by design'
+    """
+    if context.invoked_subcommand is not None:
+        return
     at_all = "No opportunity. They follow from findings; see: tightship findings"
+    asked = {"fleet": fleet, "dismissed": dismissed or None, "limit": limit, "after": after}
     form.show(
-        lambda: _ask(list[Opportunity], "/opportunities", None, fleet=fleet, limit=limit, after=after),
+        lambda: _ask(list[Opportunity], "/opportunities", None, **asked),
         lambda items: _tables().opportunities(items),
         lambda: _nothing("opportunities", None, after, at_all),
+    )
+
+
+opportunities.add_command(dismiss)
+opportunities.add_command(reopen)
+
+
+@click.command()
+@click.option("--opportunity", metavar="ID", type=int, help="Only those about this opportunity.")
+@in_pages("ACTION", 1000)
+@in_forms(Action)
+def actions(opportunity: int | None, limit: int, after: str | None, form: ListForm) -> None:
+    """List what was done about opportunities, newest first: what was predicted, and what was measured."""
+    at_all = "Nothing was done yet. Choose one of `tightship opportunities`, then: tightship apply OPPORTUNITY"
+    form.show(
+        lambda: _ask(list[Action], "/actions", None, opportunity=opportunity, limit=limit, after=after),
+        lambda items: _tables().actions(items),
+        lambda: _nothing("actions", None, after, at_all),
     )
 
 

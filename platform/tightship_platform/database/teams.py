@@ -31,6 +31,7 @@ _OF_RUNS: tuple[Any, ...] = (
 _OF_WORKFLOWS: tuple[Any, ...] = (
     models.CaptureSchedule.workflow_id,
     models.Opportunity.workflow_id,
+    models.OpportunityAction.workflow_id,
     models.Plan.workflow_id,
     models.RankedWorkflow.workflow_id,
     models.Workflow.id,

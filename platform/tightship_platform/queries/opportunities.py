@@ -12,16 +12,23 @@ from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
 from tightship_platform.results.filters import Filters
 from tightship_platform.results.opportunity import Opportunity
+from tightship_platform.vocabulary import OpportunityState
 
 _RANKED = ((models.Opportunity.position, False), (models.Opportunity.id, False))
 
 
 def list_opportunities(
-    session: Session, *, fleet: str | None = None, after: int | None = None, limit: int = MAX_LIMIT
+    session: Session,
+    *,
+    fleet: str | None = None,
+    dismissed: bool = False,
+    after: int | None = None,
+    limit: int = MAX_LIMIT,
 ) -> list[Opportunity]:
     """Opportunities of a fleet in the order in which they were ranked.
 
     :param fleet: an imported one; None: the live one.
+    :param dismissed: whether those that somebody dismissed are among them.
     :param after: those that come after this one: the last one of the page before.
     :raises Invalid: a limit out of range.
     :raises NotFound: there is no opportunity `after` any more, or no such fleet.
@@ -29,6 +36,8 @@ def list_opportunities(
     wanted = select(models.Opportunity).options(joinedload(models.Opportunity.workflow)).order_by(*ordered(_RANKED))
     of_fleet = in_fleet(session, Filters(fleet=fleet), models.Workflow.fleet_id)
     wanted = wanted.where(models.Opportunity.workflow_id.in_(select(models.Workflow.id).where(of_fleet)))
+    if not dismissed:
+        wanted = wanted.where(models.Opportunity.state != OpportunityState.DISMISSED.value)
     if after is not None:
         last = find_opportunity(session, after)
         wanted = wanted.where(following(_RANKED, (last.position, last.id)))

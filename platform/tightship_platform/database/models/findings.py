@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Float, ForeignKey, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import Base, BigId, json_dict, json_list, name, ns, pk
+from tightship_platform.database.models.base import Base, BigId, JsonColumn, json_dict, json_list, name, ns, pk, text
 from tightship_platform.database.models.captures import Trace
 from tightship_platform.database.models.runs import Run, Workflow
 
@@ -69,6 +71,42 @@ class Opportunity(_Saving, Base):
     workflow: Mapped[Workflow] = relationship()
 
 
+class OpportunityAction(Base):
+    """What somebody did about an opportunity: applied it, dismissed it, opened it again; and what came of it."""
+
+    __tablename__ = "opportunity_action"
+
+    id: Mapped[pk]
+    workflow_id: Mapped[int] = mapped_column(ForeignKey("workflow.id", ondelete="CASCADE"), index=True)
+    opportunity_id: Mapped[int | None] = mapped_column(ForeignKey("opportunity.id", ondelete="SET NULL"), index=True)
+    """Null: it is gone."""
+    title: Mapped[text]
+    """The opportunity's, as of then."""
+    kind: Mapped[str] = mapped_column(String(16))
+    """An `ActionKind`."""
+    actor: Mapped[name]
+    time_ns: Mapped[ns]
+    reason: Mapped[str | None] = mapped_column(Text)
+    change: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    """A `ToChange`, of an application."""
+    predicted: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    """A `Prediction`, of an application whose saving lies within the step."""
+    before_run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id", ondelete="SET NULL"), index=True)
+    """The last run before it."""
+    state: Mapped[str | None] = mapped_column(String(16))
+    """Of an application: `applied`, then `verified`, `refuted` or `withdrawn`."""
+    waits_for: Mapped[str | None] = mapped_column(Text)
+    """Why it is still `applied`."""
+    verification: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    """The last `Verification`."""
+    verified_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """The newest account among the runs that were looked at: those accounted for since are still to be."""
+
+    workflow: Mapped[Workflow] = relationship()
+    opportunity: Mapped[Opportunity | None] = relationship()
+    before_run: Mapped[Run | None] = relationship()
+
+
 class RankedWorkflow(Base):
     """Whether a workflow's opportunities are up to date: see `database.ranked_workflows`."""
 
@@ -96,7 +134,7 @@ class Plan(Base):
 
 
 class Action(Base):
-    """A plan or fix applied to a run."""
+    """A plan that a run used."""
 
     __tablename__ = "action"
 

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
-from tightship_platform.database.models import CaptureSchedule, Opportunity, Plan, Run, UserTeam, Workflow
+from tightship_platform.database.models import CaptureSchedule, Opportunity, OpportunityAction, Plan, Run, UserTeam, Workflow
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.tasks.removal.runs import begin, remove_if_empty
 from tightship_platform.units import now_ns, plural
@@ -54,7 +54,7 @@ def begin_all(session: Session, kind: Kind, name: str, *, of_all: bool = True) -
         raise NotFound(kind.value, name[:200], _SEE)
     keys = [begin(session, row.id, keeps_names=False, now=now) for row in found]
     if workflow is not None:
-        for model in (CaptureSchedule, Plan, Opportunity):
+        for model in (CaptureSchedule, Plan, Opportunity, OpportunityAction):
             gone = delete(model).where(model.workflow_id == workflow)
             session.execute(gone.execution_options(synchronize_session=False))
         remove_if_empty(session, workflow)

@@ -1,0 +1,1 @@
+"""What was done about opportunities, and whether it worked: predicted → applied → measured."""

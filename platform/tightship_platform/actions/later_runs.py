@@ -1,0 +1,107 @@
+"""Whether what was applied worked: later runs of the workflow are compared with those from before.
+
+[Note: which runs] A run is taken to have the change if it started after the application. As soon as such a run has
+ended and been accounted for, it is compared with the last run from before that is like it; the first that decides
+settles the application. Until then, each later run is tried. The rows say all of this: whoever does it twice, or late,
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from tightship_platform.actions.verify import verify
+from tightship_platform.database.locks import locked
+from tightship_platform.database.models import Opportunity, OpportunityAction, Run
+from tightship_platform.errors import Conflict
+from tightship_platform.results.action import Prediction, Verification
+from tightship_platform.results.codec import as_json, decode
+from tightship_platform.vocabulary import OpportunityState, RunState, Verdict
+
+TRIED_BEFORE = 10
+"""Runs from before the application that are tried, the newest first, until one is like the later run."""
+TRIED_AFTER = 20
+"""Runs since then, at a time, the oldest first."""
+OUTSIDE = "Its saving lies outside of the steps, which is all that is compared; dismiss it or open it again by hand"
+
+
+def due_applications(session: Session) -> list[int]:
+    """Ids of applications with a later run that has ended and been accounted for since they were last looked at."""
+    action = OpportunityAction
+    seen_ns = func.coalesce(action.verified_ns, 0)
+    later = select(Run.id).where(*_later(action.workflow_id, action.time_ns), Run.accounted_ns > seen_ns).exists()
+    wanted = select(action.id).where(action.state == OpportunityState.APPLIED.value, later)
+    return list(session.scalars(wanted.order_by(action.id)))
+
+
+def settle(session: Session, action_id: int) -> OpportunityAction | None:
+    """Compare the runs since an application with those before it, and write down what came of it; None: it is settled
+    or gone. See [Note: which runs]."""
+    # The opportunity first, as whoever acts on it locks it first.
+    of_action = select(OpportunityAction.opportunity_id).where(OpportunityAction.id == action_id)
+    opportunities = locked(session, select(Opportunity).where(Opportunity.id.in_(of_action)))
+    found = locked(session, select(OpportunityAction).where(OpportunityAction.id == action_id))
+    if not found or found[0].state != OpportunityState.APPLIED:
+        return None
+    [action] = found
+    later = session.scalars(
+        select(Run)
+        .where(*_later(action.workflow_id, action.time_ns), Run.accounted_ns > (action.verified_ns or 0))
+        .order_by(Run.start_ns, Run.id)
+        .limit(TRIED_AFTER)
+    ).all()
+    before = _before(session, action)
+    for run in later:
+        verification, why = _compare(session, before, run, action)
+        action.waits_for = why
+        if verification is None:
+            continue
+        action.verification = as_json(verification)
+        if verification.verdict != Verdict.UNDECIDED:
+            action.state, action.waits_for = verification.verdict, None
+            for row in opportunities:
+                if row.state == OpportunityState.APPLIED:
+                    row.state, row.updated_ns = verification.verdict, run.accounted_ns or row.updated_ns
+            break
+    action.verified_ns = max([action.verified_ns or 0, *(run.accounted_ns or 0 for run in later)])
+    session.flush()
+    return action
+
+
+def _later(workflow_id: ColumnElement[int] | int, time_ns: ColumnElement[int] | int) -> Sequence[ColumnElement[bool]]:
+    ended = (Run.state != RunState.RUNNING.value, Run.end_ns.is_not(None), Run.accounted_ns >= Run.end_ns)
+    return (Run.workflow_id == workflow_id, Run.start_ns > time_ns, *ended)
+
+
+def _before(session: Session, action: OpportunityAction) -> Sequence[Run]:
+    """Runs from before, the newest first."""
+    wanted = select(Run).where(
+        Run.workflow_id == action.workflow_id, Run.start_ns <= action.time_ns, Run.steps > 0
+    )
+    return session.scalars(wanted.order_by(Run.start_ns.desc(), Run.id.desc()).limit(TRIED_BEFORE)).all()
+
+
+def _compare(
+    session: Session, before: Sequence[Run], run: Run, action: OpportunityAction
+) -> tuple[Verification | None, str]:
+    """With the newest run from before that decides; else the first answer, and why it is none."""
+    if action.predicted is None:
+        return None, OUTSIDE
+    predicted = decode(Prediction, action.predicted, "Prediction")
+    first: Verification | None = None
+    why = ""
+    for one in before:
+        try:
+            found = verify(session, one, run, predicted)
+        except Conflict as unlike:
+            why = why or str(unlike)
+            continue
+        if found.verdict != Verdict.UNDECIDED:
+            return found, ""
+        first = first or found
+    if first is not None:
+        return first, first.reason
+    return None, why or "No run from before it counted steps"
