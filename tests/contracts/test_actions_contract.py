@@ -31,7 +31,7 @@ LATER = T0 + 2 * HOUR
 
 def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> int:
     """A run of 20 ms steps, a trace of which says that 30 % of them could go: the opportunity that is ranked from it."""
-    record(database, folder, "before", start_ns=T0, step_ms=20)
+    record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
     with database.session() as session:
         run = session.scalars(select(Run).where(Run.key == "before")).one()
         stored = {"url": "u", "sha256": "0" * 64, "bytes": 1, "created_ns": T0, "analyzed_ns": T0}
@@ -199,7 +199,7 @@ def test_one_bad_application_stops_no_other_and_a_workflow_takes_its_own_along(
         ({"ranks": 2}, {}, r"not alike \(ranks: 2 ranks before, 1 rank after\)"),
         ({"labels": {"batch_size": "32"}}, {"command": ["t.py", "--batch-size", "64"]}, r"\(batch: 32 before, 64 after\)"),
         ({"command": ["t", "--seq_len=512"]}, {"labels": {"tokens": "1024"}}, r"\(tokens: 512 before, 1024 after\)"),
-        ({}, {"seconds": 0}, "Run b (counted no steps|has no steps after)"),
+        ({}, {"seconds": 0}, "Run b counted no steps"),
     ],
 )
 def test_what_is_not_alike_is_refused_in_one_line(

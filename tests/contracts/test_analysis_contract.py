@@ -407,7 +407,7 @@ def test_opportunities_are_ranked_and_keep_their_state(database: Database, artif
         ranked_workflows.mark(session, [row.workflow_id])
     assert ranking.rank_changed(database, now=END + S) == 1
     with database.session() as session:
-        again = opportunities.list_opportunities(session)
+        again = opportunities.list_opportunities(session, dismissed=True)
     assert [(one.opportunity, one.state, one.position) for one in again] == [
         (second.opportunity, "open", 1),
         (first.opportunity, "dismissed", 2),

@@ -79,6 +79,8 @@ def stepped(
         if len(ends) % 50 == 1:  # a busy neighbour comes and goes
             pace = 0.5 * pace + rng.gauss(0, spread)
         at_ns += round(step_ms * max(0.1, 1 + pace) * NS_PER_MS)
+    if not ends:
+        return []
     reader, found, made = StepReader(), [], 0
     for tick_ns in range(first_ns, ends[-1] + 15 * NS_PER_S, TICK_NS):
         while made < len(ends) and ends[made] <= tick_ns:

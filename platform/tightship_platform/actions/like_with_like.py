@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from tightship_platform.actions.steps import RunSteps
 from tightship_platform.database.models import Run
@@ -70,7 +71,7 @@ def _size(run: Run, size: str) -> int | None:
 
 def _options(command: list[str]) -> Iterator[tuple[str, str]]:
     words = [str(word) for word in command]
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         option = _OPTION.fullmatch(word)
         if option is not None:
             yield option[1], following if option[2] is None else option[2]

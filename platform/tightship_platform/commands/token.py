@@ -39,7 +39,7 @@ def token() -> None:
       ingest   send runs, samples and traces (agents, launchers)
       read     see everything (people, dashboards)
       capture  ask for traces of running jobs
-      apply    change the state of opportunities
+      apply    apply or dismiss opportunities
       delete   delete runs that are over, with their traces
       admin    all of these
     """

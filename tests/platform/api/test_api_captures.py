@@ -274,14 +274,22 @@ def test_an_opportunity_changes_its_state_and_the_change_is_written_down(served:
         )  # fmt: skip
         session.add(row)
         session.flush()
-        path = f"/opportunities/{row.id}/state"
-    answer = ok(http.post(path, json={"state": "dismissed"}))
-    assert answer["state"] == "dismissed"
-    assert ok(http.post(path, json={"state": "dismissed"})) == answer
-    assert ok(http.get("/opportunities")) == [answer]
-    refused(http.post(path, json={"state": "forgotten"}), 422, "forgotten")
-    refused(http.post("/opportunities/999/state", json={"state": "open"}), 404, "999")
-    assert [action for _, action, _ in audits(served)] == ["opportunity.state"]
+        path = f"/opportunities/{row.id}"
+    done = ok(http.post(f"{path}/dismiss", json={"reason": "by design"}))
+    assert (done["kind"], done["reason"], done["state"]) == ("dismiss", "by design", None)
+    refused(http.post(f"{path}/dismiss", json={"reason": "again"}), 409, "is dismissed already")
+    assert ok(http.get("/opportunities")) == []
+    [listed] = ok(http.get("/opportunities?dismissed=true"))
+    assert listed["state"] == "dismissed"
+    refused(http.post(f"{path}/reopen", json={"reason": " "}), 422, "Reason")
+    ok(http.post(f"{path}/reopen", json={"reason": "it costs too much"}))
+    applied = ok(http.post(f"{path}/apply", json={}))
+    assert (applied["state"], applied["change"]["fix"], applied["predicted"]["saving_frac"]) == ("applied", "f", 0.5)
+    assert [one["kind"] for one in ok(http.get("/actions"))] == ["apply", "reopen", "dismiss"]
+    refused(http.post("/opportunities/999/apply", json={}), 404, "999")
+    refused(http.get("/actions?opportunity=999"), 404, "999")
+    verbs = ["opportunity.dismiss", "opportunity.reopen", "opportunity.apply"]
+    assert [action for _, action, _ in audits(served)] == verbs
 
 
 def test_a_capture_is_analyzed_again_on_request(served: Served, http: httpx.Client) -> None:

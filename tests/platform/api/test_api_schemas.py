@@ -116,7 +116,10 @@ def test_every_answer_is_as_documented(
         listed = ok(checked.get(path))
         assert len(listed) >= 2, path
     first = ok(checked.get("/opportunities"))[0]["opportunity"]
-    ok(checked.post(f"/opportunities/{first}/state", json={"state": "applied"}))
+    ok(checked.post(f"/opportunities/{first}/apply", json={}))
+    for verb in ("dismiss", "reopen"):
+        ok(checked.post(f"/opportunities/{first}/{verb}", json={"reason": "so"}))
+    assert len(ok(checked.get("/actions"))) == 3
     for finding in ok(checked.get("/findings")):
         ok(checked.get(f"/findings/{finding['finding']}"))
     for run in (RUN, LIVE_RUN, "0ff10ad"):

@@ -69,7 +69,11 @@ NEEDED = {
     ("POST", "/otlp/v1/metrics"): Scope.INGEST,
     ("GET", "/openapi.json"): Scope.READ,
     ("POST", "/workflows/{name:path}/schedule"): Scope.CAPTURE,
-    ("POST", "/opportunities/{key}/state"): Scope.APPLY,
+    ("POST", "/opportunities/{key}/apply"): Scope.APPLY,
+    ("POST", "/opportunities/{key}/dismiss"): Scope.APPLY,
+    ("POST", "/opportunities/{key}/reopen"): Scope.APPLY,
+    ("GET", "/actions"): Scope.READ,
+    ("GET", "/verify"): Scope.READ,
 }
 
 

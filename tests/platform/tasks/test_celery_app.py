@@ -75,6 +75,7 @@ def test_periodic_tasks_expire_with_their_period(app: Celery) -> None:
         "tightship_analyzers.account_runs": 10,
         "tightship_analyzers.judge_samples": 15,
         "tightship_analyzers.rank_opportunities": 10,
+        "tightship_analyzers.verify_applications": 15,
         "tightship_analyzers.sweep_plan_requests": 5,
     }
     for name, entry in schedule.items():
