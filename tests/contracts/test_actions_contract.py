@@ -30,7 +30,7 @@ LATER = T0 + 2 * HOUR
 
 
 def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> int:
-    """A run of 20 ms steps, a trace of which says that 30 % of them could go: the opportunity that is ranked from it."""
+    """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
     record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
     with database.session() as session:
         run = session.scalars(select(Run).where(Run.key == "before")).one()
@@ -81,7 +81,11 @@ def test_an_application_keeps_what_was_predicted_and_where(database: Database, t
 
 @pytest.mark.parametrize(
     ("step_ms", "verdict", "agreement"),
-    [(14.0, "verified", "as predicted"), (20.0, "refuted", "less than predicted"), (23.0, "refuted", "less than predicted")],
+    [
+        (14.0, "verified", "as predicted"),
+        (20.0, "refuted", "less than predicted"),
+        (23.0, "refuted", "less than predicted"),
+    ],
 )
 def test_a_later_run_settles_it_once(
     database: Database, tmp_path: Path, step_ms: float, verdict: str, agreement: str
@@ -197,7 +201,11 @@ def test_one_bad_application_stops_no_other_and_a_workflow_takes_its_own_along(
     [
         ({}, {"workflow": "other"}, "are of two workflows, 'train' and 'other'"),
         ({"ranks": 2}, {}, r"not alike \(ranks: 2 ranks before, 1 rank after\)"),
-        ({"labels": {"batch_size": "32"}}, {"command": ["t.py", "--batch-size", "64"]}, r"\(batch: 32 before, 64 after\)"),
+        (
+            {"labels": {"batch_size": "32"}},
+            {"command": ["t.py", "--batch-size", "64"]},
+            r"\(batch: 32 before, 64 after\)",
+        ),
         ({"command": ["t", "--seq_len=512"]}, {"labels": {"tokens": "1024"}}, r"\(tokens: 512 before, 1024 after\)"),
         ({}, {"seconds": 0}, "Run b counted no steps"),
     ],
@@ -219,5 +227,7 @@ def test_what_is_unknown_of_two_runs_is_said(database: Database, tmp_path: Path)
     record(database, tmp_path, "a", start_ns=T0, step_ms=20, labels=sizes)
     record(database, tmp_path, "b", start_ns=LATER, step_ms=14, labels=sizes)
     found = compared(database, "a", "b")
-    assert found.remarks == ["neither labels nor options of both commands say the tokens: they are taken to be the same"]
+    assert found.remarks == [
+        "neither labels nor options of both commands say the tokens: they are taken to be the same"
+    ]
     assert (found.predicted, found.agreement, found.verdict) == (None, None, "verified")

@@ -28,7 +28,9 @@ def verify_applications(database: Database) -> int:
         except DBAPIError as error:
             if is_away(error):
                 raise
-            log.warning("Action %d could not be verified, and is again: %s", action_id, " ".join(str(error.orig).split()))
+            log.warning(
+                "Action %d could not be verified, and is again: %s", action_id, " ".join(str(error.orig).split())
+            )
         except Exception:  # one bad application must not block those after it
             log.exception("Action %d could not be verified", action_id)
     return len(due)

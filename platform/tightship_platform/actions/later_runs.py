@@ -78,9 +78,7 @@ def _later(workflow_id: ColumnElement[int] | int, time_ns: ColumnElement[int] | 
 
 def _before(session: Session, action: OpportunityAction) -> Sequence[Run]:
     """Runs from before, the newest first."""
-    wanted = select(Run).where(
-        Run.workflow_id == action.workflow_id, Run.start_ns <= action.time_ns, Run.steps > 0
-    )
+    wanted = select(Run).where(Run.workflow_id == action.workflow_id, Run.start_ns <= action.time_ns, Run.steps > 0)
     return session.scalars(wanted.order_by(Run.start_ns.desc(), Run.id.desc()).limit(TRIED_BEFORE)).all()
 
 

@@ -30,12 +30,16 @@ def require_alike(before: Run, after: Run, steps: tuple[RunSteps, RunSteps]) -> 
         raise Conflict(f"Both are run {before.key}; name two runs of one workflow, such as @NAME~1 and @NAME")
     if before.workflow_id != after.workflow_id:
         names = f"{before.workflow.name!r} and {after.workflow.name!r}"
-        raise Conflict(f"Runs {before.key} and {after.key} are of two workflows, {names}; name two runs of one workflow")
+        raise Conflict(
+            f"Runs {before.key} and {after.key} are of two workflows, {names}; name two runs of one workflow"
+        )
     for run, counted in zip((before, after), steps, strict=True):
         if not counted.ranks:
             raise Conflict(f"Run {run.key} counted no steps, so that nothing can be compared; see `tightship show`")
         if not counted.devices:
-            raise Conflict(f"Nobody has seen run {run.key} hold a device, so that nothing can be compared; run an agent there")
+            raise Conflict(
+                f"Nobody has seen run {run.key} hold a device, so that nothing can be compared; run an agent there"
+            )
     _same(before, after, "devices", *(_named(one) for one in steps))
     _same(before, after, "ranks", *(plural(one.ranks, "rank") for one in steps))
     _same(before, after, "origin", *("simulated" if run.simulated else "measured" for run in (before, after)))

@@ -42,7 +42,9 @@ def apply(opportunity: str, reason: str | None, as_json: bool) -> None:
             for one in rest:
                 click.echo(f"  {'':10} {printable(one)}")
     click.echo(f"  {'Predicted':10} {_predicted(action)}")
-    click.echo(f"Action {action.action}. Make the change, then run {printable(action.workflow)} again; see: tightship actions")
+    click.echo(
+        f"Action {action.action}. Make the change, then run {printable(action.workflow)} again; see: tightship actions"
+    )
 
 
 @click.command()

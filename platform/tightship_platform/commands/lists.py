@@ -1,4 +1,5 @@
-"""`tightship runs`, `captures`, `findings`, `opportunities`, `actions`, `hosts`, `workflows`, `samples`: what the server knows."""
+"""`tightship runs`, `captures`, `findings`, `opportunities`, `actions`, `hosts`, `workflows`, `samples`: what the
+server knows."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class Action:
     before: str | None
     """Id of the last run before it; null: there was none, or it was removed."""
     state: str | None
-    """`applied`, `verified` or `refuted`; `withdrawn` when it was dismissed or opened again before that; null of what is
-    no application."""
+    """`applied`, `verified` or `refuted`; `withdrawn` when it was dismissed or opened again before that; null of what
+    is no application."""
     waits_for: str | None
     """Why it is neither verified nor refuted yet; null: it is."""
     verification: Verification | None

@@ -28,7 +28,9 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "RESAMPLES", 400)
 
 
-@pytest.mark.parametrize(("count", "rho", "least"), [(10, 0.0, 0.93), (40, 0.5, 0.91), (40, 0.0, 0.93), (120, 0.7, 0.9)])
+@pytest.mark.parametrize(
+    ("count", "rho", "least"), [(10, 0.0, 0.93), (40, 0.5, 0.91), (40, 0.0, 0.93), (120, 0.7, 0.9)]
+)
 def test_the_interval_holds_the_true_saving_as_often_as_it_says(count: int, rho: float, least: float) -> None:
     rng = random.Random(count)
     held = 0

@@ -41,7 +41,14 @@ TOUCHES_A_HOST |= {
     "/prometheus/write",
     "/otlp/v1/metrics",
 }
-GONE = {"/findings/{key}", "/runs/{key}/stacks", "/opportunities/{key}/apply", "/opportunities/{key}/dismiss", "/opportunities/{key}/reopen", "/captures/{key}/analysis"}
+GONE = {
+    "/findings/{key}",
+    "/runs/{key}/stacks",
+    "/opportunities/{key}/apply",
+    "/opportunities/{key}/dismiss",
+    "/opportunities/{key}/reopen",
+    "/captures/{key}/analysis",
+}
 """Nothing of the kind is there yet: also who may see it gets 404 or 409."""
 
 

@@ -39,7 +39,9 @@ class Note:
 
 
 @router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=list[Opportunity])
-def list_opportunities(database: Db, fleet: str | None = None, dismissed: bool = False, after: int | None = None, limit: int = 1000) -> Answer:
+def list_opportunities(
+    database: Db, fleet: str | None = None, dismissed: bool = False, after: int | None = None, limit: int = 1000
+) -> Answer:
     """Opportunities of the live fleet, or of an imported one, the first in the ranking first; of those after the
     opportunity `after`, the last one of the page before. Those that were dismissed only where `dismissed` is true."""
     with database.session() as session:

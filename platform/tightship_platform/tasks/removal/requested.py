@@ -9,7 +9,15 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
-from tightship_platform.database.models import CaptureSchedule, Opportunity, OpportunityAction, Plan, Run, UserTeam, Workflow
+from tightship_platform.database.models import (
+    CaptureSchedule,
+    Opportunity,
+    OpportunityAction,
+    Plan,
+    Run,
+    UserTeam,
+    Workflow,
+)
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.tasks.removal.runs import begin, remove_if_empty
 from tightship_platform.units import now_ns, plural

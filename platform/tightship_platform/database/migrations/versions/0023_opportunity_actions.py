@@ -7,8 +7,8 @@ from alembic import op
 
 from tightship_platform.database.models.base import BigId, JsonColumn
 
-revision = "0021"
-down_revision = "0020"
+revision = "0023"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 
@@ -22,8 +22,8 @@ def upgrade() -> None:
     op.create_table(
         TABLE,
         sa.Column("id", BigId, nullable=False),
-        sa.Column("workflow_id", sa.BigInteger(), nullable=False),
-        sa.Column("opportunity_id", sa.BigInteger(), nullable=True),
+        sa.Column("workflow_id", BigId, nullable=False),
+        sa.Column("opportunity_id", BigId, nullable=True),
         sa.Column("title", sa.Text(), nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("actor", sa.String(200), nullable=False),
@@ -31,7 +31,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("change", JsonColumn, nullable=True),
         sa.Column("predicted", JsonColumn, nullable=True),
-        sa.Column("before_run_id", sa.BigInteger(), nullable=True),
+        sa.Column("before_run_id", BigId, nullable=True),
         sa.Column("state", sa.String(16), nullable=True),
         sa.Column("waits_for", sa.Text(), nullable=True),
         sa.Column("verification", JsonColumn, nullable=True),
