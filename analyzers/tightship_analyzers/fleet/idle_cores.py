@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, func, not_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from tightship_analyzers.fleet.untraced_steps import AROUND_NS, span_of
-from tightship_platform.actions.steps import Span, captured_spans
+from tightship_analyzers.fleet.untraced_steps import span_of
+from tightship_platform.actions.steps import AROUND_NS, Span, captured_spans
 from tightship_platform.database.models import Device, Host, HostSample, RunSample, StepStat, Trace
 
 MIN_SAMPLES = 5

@@ -89,7 +89,7 @@ def block_length(periods: Sequence[Period]) -> int:
     count, mean = len(periods), time_per_step(periods)
     beyond = [period.time_ns - mean * period.steps for period in periods]
     chosen = max(_politis_white(beyond), count ** (1 / 3))
-    return max(1, min(math.ceil(chosen - 1e-9), count // MIN_BLOCKS))
+    return int(max(1, min(math.ceil(chosen - 1e-9), count // MIN_BLOCKS)))
 
 
 def _politis_white(values: Sequence[float]) -> float:

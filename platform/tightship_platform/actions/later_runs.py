@@ -1,8 +1,8 @@
 """Whether what was applied worked: later runs of the workflow are compared with those from before.
 
 [Note: which runs] A run is taken to have the change if it started after the application. As soon as such a run has
-ended and been accounted for, it is compared with the last run from before that is like it; the first that decides
-settles the application. Until then, each later run is tried. The rows say all of this: whoever does it twice, or late,
+ended and been accounted for, it is compared with the last run from before that is like it. The first later run that
+decides settles the application. The rows say all of this: whoever does it twice, or late,
 changes nothing.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_platform.actions.verify import verify
 from tightship_platform.database.locks import locked
@@ -25,6 +25,8 @@ TRIED_BEFORE = 10
 """Runs from before the application that are tried, the newest first, until one is like the later run."""
 TRIED_AFTER = 20
 """Runs since then, at a time, the oldest first."""
+Value = InstrumentedAttribute[int] | int
+
 OUTSIDE = "Its saving lies outside of the steps, which is all that is compared; dismiss it or open it again by hand"
 
 
@@ -71,7 +73,7 @@ def settle(session: Session, action_id: int) -> OpportunityAction | None:
     return action
 
 
-def _later(workflow_id: ColumnElement[int] | int, time_ns: ColumnElement[int] | int) -> Sequence[ColumnElement[bool]]:
+def _later(workflow_id: Value, time_ns: Value) -> Sequence[ColumnElement[bool]]:
     ended = (Run.state != RunState.RUNNING.value, Run.end_ns.is_not(None), Run.accounted_ns >= Run.end_ns)
     return (Run.workflow_id == workflow_id, Run.start_ns > time_ns, *ended)
 
@@ -85,21 +87,17 @@ def _before(session: Session, action: OpportunityAction) -> Sequence[Run]:
 def _compare(
     session: Session, before: Sequence[Run], run: Run, action: OpportunityAction
 ) -> tuple[Verification | None, str]:
-    """With the newest run from before that decides; else the first answer, and why it is none."""
+    """With the newest run from before that is like it: more than one look at the data would find what is not there.
+    None, and why: there is none."""
     if action.predicted is None:
         return None, OUTSIDE
     predicted = decode(Prediction, action.predicted, "Prediction")
-    first: Verification | None = None
     why = ""
     for one in before:
         try:
             found = verify(session, one, run, predicted)
         except Conflict as unlike:
             why = why or str(unlike)
-            continue
-        if found.verdict != Verdict.UNDECIDED:
-            return found, ""
-        first = first or found
-    if first is not None:
-        return first, first.reason
+        else:
+            return found, found.reason
     return None, why or "No run from before it counted steps"

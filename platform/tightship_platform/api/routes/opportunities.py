@@ -96,6 +96,6 @@ def _act(database: Database, key: int, kind: ActionKind, reason: str | None) -> 
     with database.session() as session:
         opportunities.find_opportunity(session, key)
         row = act(session, key, kind, actor=caller.name, reason=reason)
-        audit(session, caller.name, f"opportunity.{kind}", str(key), action=row.id, reason=row.reason)
+        audit(session, caller.name, f"opportunity.{kind}", str(key), number=row.id, reason=row.reason)
         answer = actions.get_action(session, row.id)
     return Answer(answer)
