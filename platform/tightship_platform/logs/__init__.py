@@ -1,0 +1,1 @@
+"""Lines of logs, and what never stands in them."""
