@@ -18,7 +18,7 @@ NOT_COUNTED = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 MOST_AT_TOP = {"tightship_platform": 24}
 GROUND = {
     "tightship_platform": {
-        *("cli", "client", "errors", "extras", "logs", "settings", "text"),
+        *("cli", "client", "errors", "extras", "logs", "redaction", "settings", "text"),
         *("token_file", "units", "validation", "vocabulary", "wire"),
     },
     "tightship_offload": {"compat", "errors"},

@@ -17,7 +17,7 @@ from click.exceptions import NoArgsIsHelpError
 from tightship_platform import __version__
 from tightship_platform.errors import TightshipError
 from tightship_platform.extras import MissingExtra, extra_of, require
-from tightship_platform.logs.redaction import hide_secrets
+from tightship_platform.redaction import hide_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -24,7 +24,7 @@ from tightship_platform.errors import (
     TokenWithheld,
     TooLarge,
 )
-from tightship_platform.logs.lines import new_request_id, request_id
+from tightship_platform.logs import new_request_id, request_id
 from tightship_platform.settings import Settings
 from tightship_platform.token_file import local_token_path, read_token
 from tightship_platform.units import format_bytes

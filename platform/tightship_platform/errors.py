@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tightship_platform.logs.redaction import hide_secrets
+from tightship_platform.redaction import hide_secrets
 
 
 class TightshipError(Exception):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tightship_platform.errors import Invalid
-from tightship_platform.logs.lines import FORMATS
+from tightship_platform.logs import FORMATS
 
 DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"

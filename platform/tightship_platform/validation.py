@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from tightship_platform.errors import Invalid
-from tightship_platform.logs.redaction import hide_secrets
+from tightship_platform.redaction import hide_secrets
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import NAME_MAX
 

@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from tightship_platform import validation
-from tightship_platform.logs import lines as logs
-from tightship_platform.logs.redaction import HIDDEN, hide_in_command, hide_in_values, hide_secrets
+from tightship_platform import logs, validation
+from tightship_platform.redaction import HIDDEN, hide_in_command, hide_in_values, hide_secrets
 
 # Put together here, so that scanners for leaked secrets do not find them in this file.
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"

@@ -17,7 +17,7 @@ from tightship_collectors.kineto.service import KinetoService
 from tightship_platform import __version__, validation
 from tightship_platform.client import ApiClient
 from tightship_platform.errors import Conflict
-from tightship_platform.logs.lines import configure_logging
+from tightship_platform.logs import configure_logging
 from tightship_platform.processes.liveness import hold_lock
 from tightship_platform.processes.metrics import METRICS
 from tightship_platform.processes.metrics_listener import MetricsListener

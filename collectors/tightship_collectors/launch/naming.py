@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
-from tightship_platform.logs.redaction import hide_in_command
+from tightship_platform.redaction import hide_in_command
 from tightship_platform.wire import NAME_MAX
 
 MAX_LABELS = 64

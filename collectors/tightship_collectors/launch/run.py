@@ -29,7 +29,7 @@ from tightship_collectors.launch.offload_file import read_offload
 from tightship_collectors.launch.surroundings import Surroundings
 from tightship_platform import validation
 from tightship_platform.errors import TightshipError
-from tightship_platform.logs.redaction import hide_in_values
+from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.memory_lack import lack_of
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns

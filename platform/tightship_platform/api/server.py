@@ -22,7 +22,7 @@ from tightship_platform.api.workers import run_workers
 from tightship_platform.captures.artifact_store import StoreTrouble, open_artifacts
 from tightship_platform.database.engine import open_database, upgrade
 from tightship_platform.errors import Conflict
-from tightship_platform.logs.lines import configure_logging
+from tightship_platform.logs import configure_logging
 from tightship_platform.processes.login_codes import login_link
 from tightship_platform.processes.start import starting
 from tightship_platform.settings import Settings

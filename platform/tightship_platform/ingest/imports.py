@@ -33,7 +33,7 @@ from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing, add_together
 from tightship_platform.errors import Conflict, Forbidden, Gone, Invalid, NotFound
 from tightship_platform.ingest.labels import check_labels, with_edits
-from tightship_platform.logs.redaction import hide_in_values
+from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.imported import (
     FleetRecord,
     FleetStored,

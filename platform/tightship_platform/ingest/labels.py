@@ -17,7 +17,7 @@ from tightship_platform.database.ids import RUN
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run
 from tightship_platform.errors import Invalid
-from tightship_platform.logs.redaction import hide_in_values, hide_secrets
+from tightship_platform.redaction import hide_in_values, hide_secrets
 from tightship_platform.wire import RunEdit
 
 MAX_LABELS = 64

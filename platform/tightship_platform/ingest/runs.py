@@ -21,7 +21,7 @@ from tightship_platform.ingest.labels import check_labels, with_edits
 from tightship_platform.ingest.offload import check_offload, put_offload
 from tightship_platform.ingest.run_owner import bind_run, check_host
 from tightship_platform.ingest.steps import count_steps
-from tightship_platform.logs.redaction import hide_in_command, hide_in_values
+from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import LIVE, RunState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tightship_platform.logs.redaction import hide_secrets
 from tightship_platform.processes.private_files import make_private
+from tightship_platform.redaction import hide_secrets
 
 MAX_BYTES = 5 * 1024**2
 KEPT = 3

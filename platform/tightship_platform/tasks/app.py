@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from tightship_platform.database.time_limits import TASK_S
 from tightship_platform.errors import Invalid
-from tightship_platform.logs.lines import request_id
+from tightship_platform.logs import request_id
 from tightship_platform.settings import Settings
 from tightship_platform.tasks import folder_broker, registry
 

@@ -8,7 +8,7 @@ import random
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-from tightship_platform.logs.redaction import hide_secrets
+from tightship_platform.redaction import hide_secrets
 from tightship_platform.text import printable
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -1,1 +1,0 @@
-"""Lines of logs, and what never stands in them."""
