@@ -33,7 +33,7 @@ NOT_READ = {"TIGHTSHIP_ARTIFACTS", "TIGHTSHIP_DATABASE"}
 """A shell variable of the backup's commands, and the beginning of several settings' names."""
 FROM_US = {
     *("TIGHTSHIP_RUN", "TIGHTSHIP_RUN_DIR", "TIGHTSHIP_STEPS", "TIGHTSHIP_DEBUG"),
-    *(f"TIGHTSHIP_OFFLOAD_{name}" for name in ("PLAN", "MEASURE", "OPTIONAL", "STEPS", "DEADLINE")),
+    *(f"TIGHTSHIP_OFFLOAD_{name}" for name in ("PLAN", "MEASURE", "OPTIONAL", "STEPS", "SHORT", "DEADLINE")),
 }
 """What the launcher sets for what it starts, and no reader ever sets."""
 HISTORY = ("CHANGELOG.md", "docs/decisions/")
@@ -191,7 +191,9 @@ NOT_RUN = {
     "docs/offload.md": {
         "export OMP_NUM_THREADS=1 ": "minutes; tests/offload/job/test_from_capture_to_window.py does it small",
         "tightship offload measure -o profile.yaml -- python examples": "the same",
+        "tightship run -- python train.py 8": "a control group; tests/offload/job/test_killed_for_memory.py",
     },
+    "docs/verification.md": {"tightship apply 3": "minutes of steps; tests/contracts/test_actions_contract.py"},
 }
 """Main page → how each block of the language `sh` begins, which no test runs, and why."""
 

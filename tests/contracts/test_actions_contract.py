@@ -11,12 +11,12 @@ from sqlalchemy import select
 from stepping_runs import record
 
 from tightship_analyzers.fleet import ranking, verifying
-from tightship_platform.actions.act import NO_RUN_YET, act
-from tightship_platform.actions.later_runs import OUTSIDE
-from tightship_platform.actions.verify import predicted_between, verify
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Finding, Opportunity, OpportunityAction, Run, Trace
 from tightship_platform.errors import Conflict, NotFound
+from tightship_platform.ingest.actions.act import NO_RUN_YET, act
+from tightship_platform.ingest.actions.later_runs import OUTSIDE
+from tightship_platform.ingest.actions.verify import predicted_between, verify
 from tightship_platform.queries.actions import list_actions
 from tightship_platform.queries.opportunities import get_opportunity, list_opportunities
 from tightship_platform.results.action import Action, Verification

@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, and_, func, not_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tightship_analyzers.fleet.untraced_steps import span_of
-from tightship_platform.actions.steps import AROUND_NS, Span, captured_spans
 from tightship_platform.database.models import Device, Host, HostSample, RunSample, StepStat, Trace
+from tightship_platform.ingest.actions.steps import AROUND_NS, Span, captured_spans
 
 MIN_SAMPLES = 5
 """With fewer instants outside of captures nothing is said."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform.actions.steps import AROUND_NS, Counted, Span, captured_span, captured_spans, periods
 from tightship_platform.database.models import Capture, StepStat, Trace
+from tightship_platform.ingest.actions.steps import AROUND_NS, Counted, Span, captured_span, captured_spans, periods
 
 MIN_STEPS = 10
 """With fewer steps outside of captures nothing is said."""

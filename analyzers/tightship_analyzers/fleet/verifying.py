@@ -6,9 +6,9 @@ import logging
 
 from sqlalchemy.exc import DBAPIError
 
-from tightship_platform.actions.later_runs import due_applications, settle
 from tightship_platform.database.engine import Database
 from tightship_platform.database.trouble import is_away
+from tightship_platform.ingest.actions.later_runs import due_applications, settle
 
 log = logging.getLogger(__name__)
 

@@ -302,7 +302,7 @@ def _tried_state_bytes(optimizer: Optimizer) -> int:
     for group in optimizer.param_groups:
         small = nn.Parameter(torch.ones(_TRIED, dtype=group["params"][0].dtype))
         small.grad = torch.full_like(small, 1e-3)
-        state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
+        state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
         try:
             part = part_of(optimizer, type(optimizer), [{**group, "params": [small]}], state)
             bare_step(type(optimizer))(part)

@@ -56,7 +56,9 @@ def dismiss(opportunity: str, reason: str, as_json: bool) -> None:
 
     It takes a token with the scope `apply`.
     """
-    _said(_act(opportunity, "dismiss", reason), "is dismissed; `tightship opportunities --dismissed` lists it", as_json)
+    _report(
+        _act(opportunity, "dismiss", reason), "is dismissed; `tightship opportunities --dismissed` lists it", as_json
+    )
 
 
 @click.command()
@@ -68,7 +70,7 @@ def reopen(opportunity: str, reason: str, as_json: bool) -> None:
 
     It takes a token with the scope `apply`.
     """
-    _said(_act(opportunity, "reopen", reason), "is open", as_json)
+    _report(_act(opportunity, "reopen", reason), "is open", as_json)
 
 
 def _act(opportunity: str, verb: str, reason: str | None) -> Action:
@@ -80,7 +82,7 @@ def _act(opportunity: str, verb: str, reason: str | None) -> Action:
         return decode(Action, api.post(f"/opportunities/{int(opportunity)}/{verb}", {"reason": reason}), "action")
 
 
-def _said(action: Action, what: str, as_json: bool) -> None:
+def _report(action: Action, what: str, as_json: bool) -> None:
     if as_json:
         print_json(action)
     else:

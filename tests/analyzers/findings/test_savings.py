@@ -25,7 +25,7 @@ from tightship_analyzers.findings.overlap import merge_claims
 from tightship_analyzers.findings.profiling_overhead import correct_for_overhead
 from tightship_analyzers.fleet.untraced_steps import median_step
 from tightship_analyzers.trace.intervals import Intervals
-from tightship_platform.actions.steps import Counted
+from tightship_platform.ingest.actions.steps import Counted
 from tightship_platform.vocabulary import Method, SavingUnit
 from tightship_platform.wire import STRETCHED
 

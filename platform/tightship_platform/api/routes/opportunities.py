@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tightship_platform import validation
-from tightship_platform.actions.act import act
-from tightship_platform.actions.verify import predicted_between, verify
 from tightship_platform.api.auth import require
 from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
+from tightship_platform.ingest.actions.act import act
+from tightship_platform.ingest.actions.verify import predicted_between, verify
 from tightship_platform.queries import actions, opportunities
 from tightship_platform.queries.runs import find_run
 from tightship_platform.results.action import Action, Verification

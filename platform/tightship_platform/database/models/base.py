@@ -16,7 +16,9 @@ pk = Annotated[int, mapped_column(BigId, primary_key=True)]
 ns = Annotated[int, mapped_column(BigInteger)]
 name = Annotated[str, mapped_column(String(200))]
 text = Annotated[str, mapped_column(Text)]
-json_dict = Annotated[dict[str, Any], mapped_column(JsonColumn, default=dict)]
+_Object = dict[str, Any]
+json_dict = Annotated[_Object, mapped_column(JsonColumn, default=dict)]
+json_or_null = Annotated[_Object | None, mapped_column(JsonColumn, nullable=True)]
 json_list = Annotated[list[Any], mapped_column(JsonColumn, default=list)]
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import BigInteger, Float, ForeignKey, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from tightship_platform.database.models.base import Base, BigId, JsonColumn, json_dict, json_list, name, ns, pk, text
+from tightship_platform.database.models.base import Base, BigId, json_dict, json_list, json_or_null, name, ns, pk, text
 from tightship_platform.database.models.captures import Trace
 from tightship_platform.database.models.runs import Run, Workflow
 
@@ -87,9 +85,9 @@ class OpportunityAction(Base):
     actor: Mapped[name]
     time_ns: Mapped[ns]
     reason: Mapped[str | None] = mapped_column(Text)
-    change: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    change: Mapped[json_or_null]
     """A `ToChange`, of an application."""
-    predicted: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    predicted: Mapped[json_or_null]
     """A `Prediction`, of an application whose saving lies within the step."""
     before_run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id", ondelete="SET NULL"), index=True)
     """The last run before it."""
@@ -97,7 +95,7 @@ class OpportunityAction(Base):
     """Of an application: `applied`, then `verified`, `refuted` or `withdrawn`."""
     waits_for: Mapped[str | None] = mapped_column(Text)
     """Why it is still `applied`."""
-    verification: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    verification: Mapped[json_or_null]
     """The last `Verification`."""
     verified_ns: Mapped[int | None] = mapped_column(BigInteger)
     """The newest account among the runs that were looked at: those accounted for since are still to be."""

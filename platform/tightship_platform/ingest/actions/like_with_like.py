@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from tightship_platform.actions.steps import RunSteps
 from tightship_platform.database.models import Run
 from tightship_platform.errors import Conflict
+from tightship_platform.ingest.actions.steps import RunSteps
 from tightship_platform.units import plural
 
 SIZES = {
@@ -68,8 +68,8 @@ def _named(steps: RunSteps) -> str:
 
 def _size(run: Run, size: str) -> int | None:
     """Of a label, else of an option of the command; None: neither says it."""
-    told = {name.lower().replace("_", "-"): value for name, value in [*_options(run.command), *run.labels.items()]}
-    values = (told[name] for name in SIZES[size] if name in told)
+    given = {name.lower().replace("_", "-"): value for name, value in [*_options(run.command), *run.labels.items()]}
+    values = (given[name] for name in SIZES[size] if name in given)
     return next((int(value) for value in values if _SIZE.fullmatch(str(value))), None)
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from tightship_platform.actions.bootstrap import Period
 from tightship_platform.database.models import Allocation, Capture, Device, Run, StepStat
+from tightship_platform.ingest.actions.bootstrap import Period
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import CaptureState
 

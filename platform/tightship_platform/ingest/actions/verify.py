@@ -5,19 +5,19 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from tightship_platform.actions import bootstrap
-from tightship_platform.actions.bootstrap import LEVEL, MIN_PERIODS, Interval
-from tightship_platform.actions.like_with_like import require_alike
-from tightship_platform.actions.steps import RunSteps, run_steps
 from tightship_platform.database.models import OpportunityAction, Run
 from tightship_platform.errors import Conflict
+from tightship_platform.ingest.actions import bootstrap
+from tightship_platform.ingest.actions.bootstrap import LEVEL, MIN_PERIODS, Interval
+from tightship_platform.ingest.actions.like_with_like import require_alike
+from tightship_platform.ingest.actions.steps import RunSteps, run_steps
 from tightship_platform.results.action import ComparedRun, Prediction, Verification
 from tightship_platform.results.codec import decode
 from tightship_platform.units import format_frac
 from tightship_platform.vocabulary import ActionKind, Verdict
 
 MARGIN_FRAC = 0.01
-"""A smaller saving is not told from none: two runs of one program differ by as much."""
+"""A smaller saving looks like none: two runs of one program differ by as much."""
 
 
 def verify(session: Session, before: Run, after: Run, predicted: Prediction | None) -> Verification:

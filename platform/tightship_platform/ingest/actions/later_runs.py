@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from tightship_platform.actions.verify import verify
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Opportunity, OpportunityAction, Run
 from tightship_platform.errors import Conflict
+from tightship_platform.ingest.actions.verify import verify
 from tightship_platform.results.action import Prediction, Verification
 from tightship_platform.results.codec import as_json, decode
 from tightship_platform.vocabulary import OpportunityState, RunState, Verdict

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tightship_platform.actions import bootstrap
-from tightship_platform.actions.bootstrap import MIN_PERIODS, Period, block_length, saving, student_quantile
+from tightship_platform.ingest.actions import bootstrap
+from tightship_platform.ingest.actions.bootstrap import MIN_PERIODS, Period, block_length, saving, student_quantile
 from tightship_platform.units import NS_PER_MS
 
 TRIALS = 120
