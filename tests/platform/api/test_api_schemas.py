@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +14,9 @@ import route_matrix
 from api_calls import HOST, RUN, Capture, Served, ok, run_record
 from captured import recorded
 from jsonschema import Draft202012Validator
+from records import HOUR, T0
 from simulated_fleet import LIVE_RUN, fill
+from stepping_runs import record
 
 from tightship_analyzers.fleet.capture_analysis import work_on
 from tightship_platform.captures.artifact_store import open_artifacts
@@ -97,7 +100,7 @@ def filled(served: Served) -> Database:
 
 
 def test_every_answer_is_as_documented(
-    checked: httpx.Client, filled: Database, document: Document, served: Served
+    checked: httpx.Client, filled: Database, document: Document, served: Served, tmp_path: Path
 ) -> None:
     capture = Capture(checked, pids={0: 100}, info={"cpus": 4})
     assert capture.lease()
@@ -120,6 +123,9 @@ def test_every_answer_is_as_documented(
     for verb in ("dismiss", "reopen"):
         ok(checked.post(f"/opportunities/{first}/{verb}", json={"reason": "so"}))
     assert len(ok(checked.get("/actions"))) == 3
+    record(filled, tmp_path, "a", start_ns=T0, step_ms=100.0)
+    record(filled, tmp_path, "b", start_ns=T0 + HOUR, step_ms=50.0, seed=2)
+    assert ok(checked.get("/verify?before=a&after=b"))["verdict"] == "verified"
     for finding in ok(checked.get("/findings")):
         ok(checked.get(f"/findings/{finding['finding']}"))
     for run in (RUN, LIVE_RUN, "0ff10ad"):
