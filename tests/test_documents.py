@@ -175,6 +175,7 @@ NOT_RUN = {
         "make demo     # trains four": "minutes, and its own tests",
         "make install && . .venv": "installs",
         "tightship run --workflow llm-7b -- torchrun": "eight GPUs",
+        "tightship apply 1": "minutes of steps; tests/platform/commands/test_act_and_verify.py",
         "export TIGHTSHIP_TOKEN=$(openssl": "containers",
     },
     "docs/start/train.md": {"python3 -m venv": "installs", "export TIGHTSHIP_SERVER=https": "somebody's server"},

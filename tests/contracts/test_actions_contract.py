@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from records import GPU, HOUR, T0, S
 from sqlalchemy import select
-from stepping_runs import record
+from stepping_runs import CODE, opportunity, record
 
-from tightship_analyzers.fleet import ranking, verifying
+from tightship_analyzers.fleet import verifying
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Finding, Opportunity, OpportunityAction, Run, Trace
+from tightship_platform.database.models import Opportunity, OpportunityAction, Run
 from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.ingest.actions.act import NO_RUN_YET, act
 from tightship_platform.ingest.actions.later_runs import OUTSIDE
@@ -22,31 +22,8 @@ from tightship_platform.queries.opportunities import get_opportunity, list_oppor
 from tightship_platform.results.action import Action, Verification
 from tightship_platform.vocabulary import ActionKind
 
-CLAIM = {"rules": ["starved-input"], "share_frac": 0.3, "low_frac": 0.25, "high_frac": 0.4, "method": "measured"}
-CODE = {"kind": "change", "before": "DataLoader(data)", "after": "DataLoader(data, num_workers=8)"}
 APPLIED = T0 + HOUR
-RANKED = T0 + HOUR // 2
 LATER = T0 + 2 * HOUR
-
-
-def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> int:
-    """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
-    record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
-    with database.session() as session:
-        run = session.scalars(select(Run).where(Run.key == "before")).one()
-        stored = {"url": "u", "sha256": "0" * 64, "bytes": 1, "created_ns": T0, "analyzed_ns": T0}
-        summary = {"steps": 5, "buckets": {"productive": 1}, "claims": [CLAIM]}
-        trace = Trace(run_id=run.id, rank=0, summary=summary, **stored)
-        session.add(trace)
-        session.flush()
-        text = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
-        saving = {"value": 6, "low": 5, "high": 8, "method": "measured", "unit": unit, "share_frac": 0.3}
-        more = {"rule": "starved-input", "evidence": [CODE], "created_ns": T0}
-        session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))
-    ranking.rank_changed(database, now=RANKED)
-    with database.session() as session:
-        [found] = list_opportunities(session)
-        return found.opportunity
 
 
 def do(database: Database, row: int, kind: ActionKind, now: int = APPLIED, reason: str | None = "so") -> None:

@@ -11,21 +11,25 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from records import CPU, batch, beat, ended, held, started
+from records import CPU, HOUR, T0, batch, beat, ended, held, started
 from sqlalchemy import select
 
-from tightship_analyzers.fleet import accounting
+from tightship_analyzers.fleet import accounting, ranking
 from tightship_collectors.jobs.control_file import OFF_STEPS, SIZE, rank_path
 from tightship_collectors.jobs.live_run import HostRun, RankView
 from tightship_collectors.jobs.step_reader import StepReader
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Run
+from tightship_platform.database.models import Finding, Run, Trace
+from tightship_platform.queries.opportunities import list_opportunities
 from tightship_platform.units import NS_PER_MS, NS_PER_S
 from tightship_platform.wire import DeviceRecord, StepRecord
 
 STARTUP_NS = 7 * NS_PER_S
 TICK_NS = NS_PER_S
+RANKED = T0 + HOUR // 2
+CLAIM = {"rules": ["starved-input"], "share_frac": 0.3, "low_frac": 0.25, "high_frac": 0.4, "method": "measured"}
+CODE = {"kind": "change", "before": "DataLoader(data)", "after": "DataLoader(data, num_workers=8)"}
 
 
 def record(
@@ -108,3 +112,23 @@ def stepped(
         found += reader.drain()
     reader.close()
     return found
+
+
+def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> int:
+    """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
+    record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
+    with database.session() as session:
+        run = session.scalars(select(Run).where(Run.key == "before")).one()
+        stored = {"url": "u", "sha256": "0" * 64, "bytes": 1, "created_ns": T0, "analyzed_ns": T0}
+        summary = {"steps": 5, "buckets": {"productive": 1}, "claims": [CLAIM]}
+        trace = Trace(run_id=run.id, rank=0, summary=summary, **stored)
+        session.add(trace)
+        session.flush()
+        text = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
+        saving = {"value": 6, "low": 5, "high": 8, "method": "measured", "unit": unit, "share_frac": 0.3}
+        more = {"rule": "starved-input", "evidence": [CODE], "created_ns": T0}
+        session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))
+    ranking.rank_changed(database, now=RANKED)
+    with database.session() as session:
+        [found] = list_opportunities(session)
+        return found.opportunity
