@@ -32,10 +32,11 @@ from tightship_platform.api.scopes import route_scopes
 from tightship_platform.client import API
 from tightship_platform.database import models, teams
 from tightship_platform.database.engine import Database
+from tightship_platform.ingest.actions.act import act
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.queries.workflows import list_workflows
 from tightship_platform.units import now_ns
-from tightship_platform.vocabulary import Scope
+from tightship_platform.vocabulary import ActionKind, Scope
 from tightship_platform.wire import MAX_LEASE_WAIT_S
 
 ALL = [Scope.INGEST, Scope.READ, Scope.CAPTURE, Scope.APPLY, Scope.DELETE]
@@ -117,6 +118,7 @@ def fill(served: Served, team: Team) -> None:
         )
         session.add_all([finding, opportunity])
         session.flush()
+        act(session, opportunity.id, ActionKind.APPLY, actor="ann", reason=secret, now=1)
         team.names = {
             "run": run,
             "host": host,

@@ -68,7 +68,7 @@ def fill(served: Served) -> None:
             opportunity = models.Opportunity(
                 workflow_id=run.workflow_id, key="k", title="t", rules=["conv-bias-before-batch-norm", "starved-input"],
                 findings=[1], fix=WHY, device_ns=10**15, position=run.id, updated_ns=1, method="simulated",
-                value=10**14, low=10**13, high=2 * 10**14, state="dismissed",
+                value=10**14, low=10**13, high=2 * 10**14, state="applied",
             )  # fmt: skip
             session.add_all([finding, opportunity])
 
@@ -106,7 +106,7 @@ def test_a_table_fits_its_terminal_and_hides_neither_state_nor_reason(
     text = " ".join(shown.split())
     states = {
         "runs": ("failed (137)", "running"), "captures": ("failed", "requested"), "hosts": ("alive",),
-        "opportunities": ("dismissed",),
+        "opportunities": ("applied",),
     }  # fmt: skip
     assert all(state in text for state in states.get(name, ()))
     if name in ("runs", "captures", "findings", "opportunities"):
