@@ -67,7 +67,7 @@ def test_costly_files_are_drawn_within_the_budget_and_each_of_them_by_some_numbe
     for files in drawn:
         costly = [name for name in files if costs[name] >= file_costs.COSTLY_S]
         in_budget = [name for name in costly if not name.startswith(file_costs.NEVER_LEFT_OUT)]
-        assert 0 < sum(costs[name] for name in in_budget) <= file_costs.BUDGET_S
+        assert 0 < sum(costs[name] for name in in_budget) <= file_costs.BUDGET_S + 0.01
         assert {name for name in costs if name.startswith(file_costs.NEVER_LEFT_OUT)} <= files
 
 

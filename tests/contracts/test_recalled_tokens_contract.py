@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_loop import run_async
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
@@ -52,7 +52,7 @@ def test_every_change_of_a_token_is_seen(recalled: RecalledTokens, database: Dat
             revoke_token(session, "two")
         assert await whose(again) is None, "there is no token at all"
 
-    asyncio.run(change())
+    run_async(change())
 
 
 def test_tokens_that_have_not_changed_are_not_read_again(
@@ -74,7 +74,7 @@ def test_tokens_that_have_not_changed_are_not_read_again(
     with database.session() as session:
         token = create_token(session, "one", [Scope.INGEST])
         is_postgresql = session.get_bind().dialect.name == "postgresql"
-    asyncio.run(use(token))
+    run_async(use(token))
     assert len(reads) == (1 if is_postgresql else 5)
     with database.session() as session:
         assert session.scalars(select(Token.last_used_ns)).one() is not None, "its use is written down"

@@ -70,7 +70,7 @@ def test_a_history_is_imported_shown_by_itself_and_accounted_for(served: Served,
     groups = json.loads(call(account, "--by", "state", "--fleet", "old", "--json").stdout)
     assert {group["key"]: group["device_ns"] // 3600_000_000_000 for group in groups} == {"timeout": 4, "finished": 2}
     keys = ["key", "runs", "devices", "device_ns", "busy_ns", "idle_ns", "unmeasured_ns", "buckets"]
-    assert [list(group) for group in groups] == [keys] * 2
+    assert [list(group) for group in groups] == [[*keys, "waiting_ns", "waiting_runs", "goodput"]] * 2
     table = call(account).stdout
     assert "old: imported from slurm-sacct" in table
     assert "assumes: " in table, "what is assumed stands beside the figures"

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from api_calls import HOST, Served, ok, run_record
+from event_loop import run_async
 from sqlalchemy import delete, func, select
 from waiting import wait_for
 
@@ -118,7 +119,7 @@ def test_a_group_that_is_held_up_holds_up_no_other(served: Served, monkeypatch: 
         release.set()
         assert await first
 
-    asyncio.run(both())
+    run_async(both())
     groups.close()
 
 

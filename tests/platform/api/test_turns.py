@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from api_calls import HOST, Served, heartbeat, ok, refused, run_record
+from event_loop import run_async
 from sqlalchemy import func, select
 from waiting import wait_for
 
@@ -69,7 +70,7 @@ def test_callers_take_turns_and_no_caller_takes_all() -> None:
         await played.ask(*[str(number) for number in range(AT_ONCE + 1)])
         assert len(played.begun) == 40 + REST + 1 + AT_ONCE
 
-    asyncio.run(plot())
+    run_async(plot())
 
 
 def test_who_waits_for_too_long_learns_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,7 @@ def test_who_waits_for_too_long_learns_when_to_come_again(monkeypatch: pytest.Mo
         await played.ask(*callers)
         assert len(played.begun) == 2 * AT_ONCE
 
-    asyncio.run(plot())
+    run_async(plot())
 
 
 def test_who_leaves_takes_no_turn_along() -> None:
@@ -107,7 +108,7 @@ def test_who_leaves_takes_no_turn_along() -> None:
         assert played.begun[-1] == "next"
         assert played.turns.waiting == 0
 
-    asyncio.run(plot())
+    run_async(plot())
 
 
 def test_no_more_waits_than_memory_permits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_no_more_waits_than_memory_permits(monkeypatch: pytest.MonkeyPatch) -> N
         await played.end("0")
         assert played.begun[-1] == "a"
 
-    asyncio.run(plot())
+    run_async(plot())
 
 
 def first_heartbeats(http: httpx.Client, count: int) -> list[httpx.Response]:

@@ -1,0 +1,16 @@
+"""Coroutines in tests. Playwright keeps a loop of its own in the main thread, where `asyncio.run` refuses another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """What it returns, or its exception."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
