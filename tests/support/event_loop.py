@@ -1,4 +1,4 @@
-"""Coroutines in tests. Playwright keeps a loop of its own in the main thread, where `asyncio.run` refuses another."""
+"""Coroutines in tests. Playwright runs an event loop in the main thread, where `asyncio.run` refuses a second one."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _with_second(first: Trace, path: str, wanted: Wanted) -> tuple[Trace, Wanted
         second = open_source(path)
         joined = join_passes(first, second)
     except TightshipError as error:
-        joined = NotApplicable(str(error))
+        joined = NotApplicable(str(error).replace(wanted.within, ""))
     else:
         steps, theirs = Facts(second).find(Steps), Facts(first).find(Steps)
         if steps is not None and wanted.untraced_step_ns is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tightship_analyzers.facts.run.held_idle import active_from
 from tightship_platform.results.run_account import OF_NO_WORK
 from tightship_platform.vocabulary import Bucket
 
@@ -83,7 +84,10 @@ def account(held: Iterable[Held], phases: Phases, traced_ns: Mapping[str, int]) 
         return totals
     stepping = 0
     for one in held:
-        working_from = _active_from(one) if phases.first_step_ns is None else max(one.start_ns, phases.first_step_ns)
+        if phases.first_step_ns is None:
+            working_from = active_from((one.start_ns, one.end_ns), one.active_ns)
+        else:
+            working_from = max(one.start_ns, phases.first_step_ns)
         idle = _clip(one.idle, working_from, one.end_ns)
         _add(totals, Bucket.HELD_IDLE, _measure(idle))
         rest = _complement(idle, one.start_ns, one.end_ns)
@@ -143,13 +147,6 @@ def _lost(works: Sequence[Span], phases: Phases) -> int:
     if not phases.loses_work:
         return 0
     return _measure(works) if phases.saved_ns is None else _measure((max(a, phases.saved_ns), b) for a, b in works)
-
-
-def _active_from(one: Held) -> int:
-    """End of the start-up of a run without steps; where nothing was ever active, there was none."""
-    if one.active_ns is None or not one.start_ns <= one.active_ns < one.end_ns:
-        return one.start_ns
-    return one.active_ns
 
 
 def _add(totals: dict[Bucket, int], bucket: Bucket, ns: int) -> None:

@@ -92,6 +92,15 @@ TRACE = Kind(
 )
 
 
+def row_of(session: Session, wanted: Select[T], number: int) -> T | None:
+    """The row of that id, of those that `wanted` selects; None: there is none, as of a number that no id can be.
+
+    :param wanted: selects one model, whose ids are numbers.
+    """
+    (model,) = (column["entity"] for column in wanted.column_descriptions)
+    return session.scalar(wanted.where(model.id == number)) if 0 < number < 2**63 else None
+
+
 def find_any(session: Session, kinds: Sequence[Kind], text: str) -> tuple[Kind, str]:
     """The thing that a person means, of one of several kinds, and its whole id.
 

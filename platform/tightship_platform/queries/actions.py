@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database import models
+from tightship_platform.database import ids, models
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.opportunities import find_opportunity
 from tightship_platform.queries.pages import following, ordered
@@ -45,10 +45,7 @@ def get_action(session: Session, action_id: int) -> Action:
 
 
 def _find(session: Session, action_id: int) -> models.OpportunityAction:
-    found = None
-    if 0 < action_id < 2**63:
-        wanted = select(models.OpportunityAction).options(*_WHOLE).where(models.OpportunityAction.id == action_id)
-        found = session.scalar(wanted)
+    found = ids.row_of(session, select(models.OpportunityAction).options(*_WHOLE), action_id)
     if found is None:
         raise NotFound("action", str(action_id), "see `tightship actions`")
     return found

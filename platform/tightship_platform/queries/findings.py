@@ -63,9 +63,7 @@ def get_finding(session: Session, finding_id: int) -> Finding:
 
 
 def _find(session: Session, finding_id: int) -> models.Finding:
-    finding = None
-    if 0 < finding_id < 2**63:
-        finding = session.scalar(select(models.Finding).options(*_WHOLE).where(models.Finding.id == finding_id))
+    finding = ids.row_of(session, select(models.Finding).options(*_WHOLE), finding_id)
     if finding is None:
         raise ids.FINDING.not_found(str(finding_id))
     return finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from tightship_platform.database import models
+from tightship_platform.database import ids, models
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.filtered import in_fleet
 from tightship_platform.queries.pages import following, ordered
@@ -57,14 +57,8 @@ def find_opportunity(session: Session, opportunity_id: int) -> models.Opportunit
 
     :raises NotFound: there is none.
     """
-    found = None
-    if 0 < opportunity_id < 2**63:
-        wanted = (
-            select(models.Opportunity)
-            .options(joinedload(models.Opportunity.workflow))
-            .where(models.Opportunity.id == opportunity_id)
-        )
-        found = session.scalar(wanted)
+    wanted = select(models.Opportunity).options(joinedload(models.Opportunity.workflow))
+    found = ids.row_of(session, wanted, opportunity_id)
     if found is None:
         raise NotFound("opportunity", str(opportunity_id), "see `tightship opportunities`")
     return found

@@ -64,6 +64,15 @@ class RunHistory:
         return sum(max(0, end - start) for spans in self.held.values() for start, end in spans)
 
 
+def active_from(held: Span, active_ns: int | None) -> int:
+    """End of the start-up of a run without steps on a device that it held; where it was never active, there was none.
+
+    :param active_ns: when the device was first active; None: never.
+    """
+    begun, ended = held
+    return active_ns if active_ns is not None and begun <= active_ns < ended else begun
+
+
 def held_idle(history: RunHistory) -> dict[int, list[Span]]:
     """Device → when it was held idle: disjoint, ascending, each at least MIN_WINDOW_NS long.
 
@@ -75,10 +84,10 @@ def held_idle(history: RunHistory) -> dict[int, list[Span]]:
         starts = sorted(m.start_ns for m in history.minutes if m.device == device and _is_idle(m, history.stepped))
         windows = []
         for held_start, held_end in spans:
-            active_ns = history.active_ns.get(device, held_start)
-            begin = max(held_start, active_ns if history.first_step_ns is None else history.first_step_ns)
-            if history.first_step_ns is None and active_ns >= held_end:
-                begin = held_start
+            if history.first_step_ns is None:
+                begin = active_from((held_start, held_end), history.active_ns.get(device))
+            else:
+                begin = max(held_start, history.first_step_ns)
             for start, end in _join(starts):
                 clipped = max(start, begin), min(end, held_end)
                 if clipped[1] - clipped[0] >= MIN_WINDOW_NS:

@@ -17,7 +17,7 @@ from tightship_platform.units import format_frac
 from tightship_platform.vocabulary import ActionKind, Verdict
 
 MARGIN_FRAC = 0.01
-"""A smaller saving looks like none: two runs of one program differ by as much."""
+"""A smaller saving counts as none: a choice, as two runs of one program differ, too."""
 
 
 def verify(session: Session, before: Run, after: Run, predicted: Prediction | None) -> Verification:
