@@ -29,6 +29,7 @@ RATIO_SLACK = 1.5
 """A ratio made of two counters read a moment apart may exceed 1 a little: up to this it counts as 1."""
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _DIRECTION_OVERRIDES = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -97,6 +98,13 @@ def count(what: str, value: object, *, least: int = 0, most: int = COUNT_MAX) ->
     """A whole number within bounds."""
     if type(value) is not int or not least <= value <= most:
         raise Invalid(what, value, f"a whole number from {least} to {most}")
+    return value
+
+
+def sha256(value: object) -> str:
+    """The digest of a file."""
+    if type(value) is not str or not _SHA256.fullmatch(value):
+        raise Invalid("x-sha256", value, "64 lower-case hexadecimal digits")
     return value
 
 

@@ -200,6 +200,7 @@ class FleetFormat(StrEnum):
 
     SLURM_SACCT = "slurm-sacct"
     ALIBABA_GENAI = "alibaba-genai"
+    KINETO = "kineto"
     CSV = "csv"
 
 

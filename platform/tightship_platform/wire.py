@@ -266,8 +266,8 @@ class ExpectedRank:
 
     rank: int
     """A rank whose trace is to come."""
-    pid: int
-    """Its process."""
+    pid: int | None
+    """Its process; null: an imported trace does not say it."""
 
 
 @dataclass(kw_only=True)

@@ -15,17 +15,36 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from tightship_collectors.importers import alibaba_genai, csv_tables, slurm_sacct
-from tightship_collectors.importers.source import MAX_LISTED, Meter, Open, Options, Refused, Source
+from tightship_collectors.importers import alibaba_genai, csv_tables, kineto, slurm_sacct
+from tightship_collectors.importers.source import (
+    LOOKED_AT,
+    MAX_LISTED,
+    Meter,
+    Open,
+    Options,
+    Recording,
+    Refused,
+    Source,
+    packed,
+)
 from tightship_platform import validation
 from tightship_platform.commands.json_option import json_option, print_json
 from tightship_platform.errors import Invalid, TightshipError
 from tightship_platform.results.codec import decode
 from tightship_platform.results.fleet import ImportedFleet
-from tightship_platform.results.imported import FleetRecord, FleetStored, ImportedPart, ImportedRun, ImportedSamples
+from tightship_platform.results.imported import (
+    CaptureExpected,
+    FleetRecord,
+    FleetStored,
+    ImportedCapture,
+    ImportedPart,
+    ImportedRun,
+    ImportedSamples,
+    ImportedTrace,
+)
 from tightship_platform.settings import load_settings
 from tightship_platform.text import printable
-from tightship_platform.units import format_ns, plural
+from tightship_platform.units import format_bytes, format_ns, plural
 from tightship_platform.vocabulary import FleetFormat
 
 if TYPE_CHECKING:
@@ -34,6 +53,7 @@ if TYPE_CHECKING:
 OPENERS: dict[FleetFormat, Open] = {
     FleetFormat.SLURM_SACCT: slurm_sacct.open_source,
     FleetFormat.ALIBABA_GENAI: alibaba_genai.open_source,
+    FleetFormat.KINETO: kineto.open_source,
     FleetFormat.CSV: csv_tables.open_source,
 }
 RUNS_AT_ONCE = 500
@@ -64,6 +84,7 @@ def import_history(
     \b
     sacct -aP -S 2025-01-01 -o ALL > jobs.txt; tightship import slurm-sacct jobs.txt --name old-cluster
     tightship import alibaba-genai alibaba_genai_2026/
+    tightship import kineto traces/        # what PyTorch's profiler wrote: analyzed, and shown as captures
     tightship import csv history/          # runs.csv and samples.csv, as docs/import.md says
     """
     if not path.exists():
@@ -111,12 +132,15 @@ class _Sent:
     runs: int = 0
     samples: int = 0
     parts: int = 0
+    traces: int = 0
     new: int = 0
+    """Parts and traces that were not stored before."""
 
 
 def _send(api: ApiClient, fleet: str, source: Source, meter: Meter) -> _Sent:
     """Store what is not stored yet, part by part."""
-    stored = set(_put(api, fleet, source, is_done=False).parts)
+    known = _put(api, fleet, source, is_done=False)
+    stored = set(known.parts)
     sent = _Sent()
     for part in _parts(source, meter):
         sent.parts += 1
@@ -127,8 +151,44 @@ def _send(api: ApiClient, fleet: str, source: Source, meter: Meter) -> _Sent:
             sent.new += 1
     if not sent.runs:
         raise Invalid("Source", f"{plural(source.rows, 'row')}, none of them a run", _why_none(source.refused))
+    total = sum(file.size_bytes for recording in source.recordings for file in recording.files)
+    done = 0
+    for recording in source.recordings:
+        _send_recording(api, fleet, recording, source.refused, known.trace_max_bytes, sent)
+        done += sum(file.size_bytes for file in recording.files)
+        meter(LOOKED_AT + (1 - LOOKED_AT) * done / max(total, 1))
     _put(api, fleet, source, is_done=not source.refused.is_cut_off)
     return sent
+
+
+def _send_recording(
+    api: ApiClient, fleet: str, recording: Recording, refused: Refused, max_bytes: int | None, sent: _Sent
+) -> None:
+    """Store what the server lacks of it; a file that is too large for it is left out."""
+    files = {}
+    for file in recording.files:
+        if max_bytes is not None and file.size_bytes > max_bytes:
+            limit = f"more than the {format_bytes(max_bytes)} that the server accepts (TIGHTSHIP_UPLOAD_MAX_BYTES)"
+            refused.add(file.name, limit, format_bytes(file.size_bytes))
+        else:
+            files[file.rank] = file
+    if not files:
+        return
+    wanted = ImportedCapture(
+        run=recording.run,
+        start_ns=recording.start_ns,
+        duration_ns=recording.end_ns - recording.start_ns,
+        traces=[ImportedTrace(rank=one.rank, sha256=one.sha256, host=one.host) for one in files.values()],
+    )
+    answer = decode(CaptureExpected, api.post(f"/fleets/{fleet}/captures", wanted), "capture")
+    for rank in answer.missing:
+        api.put_stream(
+            f"/fleets/{fleet}/captures/{answer.capture}/traces/{rank}",
+            packed(files[rank].path),
+            {"content-length": str(files[rank].size_bytes), "x-sha256": files[rank].sha256},
+        )
+        sent.new += 1
+    sent.traces += len(files)
 
 
 def _why_none(refused: Refused) -> str:
@@ -192,11 +252,15 @@ def _part(runs: list[ImportedRun], samples: list[ImportedSamples]) -> ImportedPa
 
 def _report(fleet: str, source: Source, sent: _Sent, took_ns: int) -> None:
     again = "" if sent.new else "; all of it was there already"
-    samples = f" and {plural(sent.samples, 'sample')}" if sent.samples else ""
-    click.echo(printable(f"{fleet}: {plural(sent.runs, 'run')}{samples} in {format_ns(took_ns)}{again}"))
+    beside = "".join(
+        f" and {plural(count, what)}" for count, what in ((sent.samples, "sample"), (sent.traces, "trace")) if count
+    )
+    click.echo(printable(f"{fleet}: {plural(sent.runs, 'run')}{beside} in {format_ns(took_ns)}{again}"))
     for text in source.assumptions:
         click.echo(printable(f"  assumes: {text}"))
     click.echo(printable(f"Accounts follow within a minute: tightship account --fleet {fleet}"))
+    if sent.traces:
+        click.echo(printable(f"Traces are analyzed one after another: tightship findings --fleet {fleet}"))
 
 
 def _list_refused(refused: Refused) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
@@ -17,6 +18,12 @@ from tightship_platform.wire import NAME_MAX
 MAX_LISTED = 10_000
 """Refused rows that are listed; all are counted."""
 NO_NAME = f"a name of more than {NAME_MAX} characters, or with control characters"
+GZIP = b"\x1f\x8b"
+"""How a compressed file begins."""
+CHUNK_BYTES = 4 * 1024 * 1024
+_LEVEL = 6
+_GZIP_WINDOW = 31
+"""zlib's window of 2^15 bytes, with gzip's head and tail."""
 Span = tuple[int, int]
 Meter = Callable[[float], None]
 """Gets the share of the source that has been read, 0..1."""
@@ -62,6 +69,49 @@ class Options:
     meter: Meter = lambda _: None
 
 
+LOOKED_AT = 0.5
+"""Share of an import of traces that is done when all of them were looked at; the rest is to send them."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The trace of one rank."""
+
+    path: Path
+    name: str
+    """Of the file, within the source."""
+    rank: int
+    sha256: str
+    """Of what `packed` makes of it."""
+    size_bytes: int
+    """Of what `packed` makes of it."""
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Traces of a run's ranks over one window."""
+
+    run: str
+    """Its id in the source."""
+    start_ns: int
+    end_ns: int
+    files: Sequence[Recorded]
+
+
+def packed(path: Path) -> Iterator[bytes]:
+    """A trace file, compressed (gzip), the same each time."""
+    with path.open("rb") as file:
+        is_packed = file.read(2) == GZIP
+        file.seek(0)
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+        while chunk := file.read(CHUNK_BYTES):
+            if piece := chunk if is_packed else packer.compress(chunk):
+                yield piece
+        if not is_packed:
+            yield packer.flush()
+
+
 @dataclass(kw_only=True)
 class Source:
     """An opened source. `items` is read once; `assumptions` and `rows` are complete after it."""
@@ -71,6 +121,8 @@ class Source:
     """What the fleet is called unless a person says otherwise."""
     items: Iterator[ImportedRun | ImportedSamples]
     refused: Refused
+    recordings: Sequence[Recording] = ()
+    """Traces of the runs, to be stored after them."""
     assumptions: list[str] = field(default_factory=list)
     names_devices: bool = True
     interval_ns: int | None = None

@@ -118,7 +118,8 @@ def _traces(capture: Capture) -> list[Node]:
     items = []
     for rank in ranks:
         text = unbroken(f"rank {rank.rank}, {format_bytes(rank.bytes)}")
-        why = f"Download the trace of process {rank.pid}; sha256 {rank.sha256}"
+        process = "" if rank.pid is None else f" of process {rank.pid}"
+        why = f"Download the trace{process}; sha256 {rank.sha256}"
         if rank.url is None:
             items.append(
                 html.Li(f"{text}; its file was removed", title=why.removeprefix("Download the "), className="quiet")
@@ -128,7 +129,7 @@ def _traces(capture: Capture) -> list[Node]:
         second = rank.second_pass
         if second is not None:
             light = unbroken(f"second pass, {format_bytes(second.bytes)}")
-            why = f"Download the second trace of process {rank.pid}, without stacks and shapes; sha256 {second.sha256}"
+            why = f"Download the second trace{process}, without stacks and shapes; sha256 {second.sha256}"
             items.append(html.Li(html.A(light, href=trace_href(second.url), title=why, download="")))
     expected = len(capture.expected)
     if expected > len(ranks):

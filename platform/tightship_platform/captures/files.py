@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from tightship_platform.captures import store_owner
 from tightship_platform.captures.artifact_store import PARTIAL, TRACES, ArtifactStore, Stored
+from tightship_platform.captures.imported import file_stored
 from tightship_platform.captures.transitions import lock
 from tightship_platform.captures.uploads import StoredTrace, trace_stored
 from tightship_platform.database import removed_runs
@@ -95,8 +96,7 @@ def record(
     :raises Conflict: the file is not there any more; the sender has to send it again.
     """
     lock(session, key)
-    if store.size(stored.key) is None:
-        raise Conflict(f"The file of rank {rank} of capture {key} was removed before it was recorded; send it again")
+    _require_file(store, key, stored, rank)
     return trace_stored(
         session,
         key,
@@ -110,6 +110,26 @@ def record(
         recording=recording,
         now=now,
     )
+
+
+def record_imported(
+    session: Session, store: ArtifactStore, key: str, stored: Stored, *, rank: int, now: int | None = None
+) -> StoredTrace:
+    """As `record`, of a file that an importer sent.
+
+    :raises TightshipError: as `imported.file_stored`.
+    :raises Conflict: the file is not there any more; the sender has to send it again.
+    """
+    lock(session, key)
+    _require_file(store, key, stored, rank)
+    return file_stored(
+        session, key, rank=rank, sha256=stored.sha256, size_bytes=stored.size_bytes, url=stored.key, now=now
+    )
+
+
+def _require_file(store: ArtifactStore, key: str, stored: Stored, rank: int) -> None:
+    if store.size(stored.key) is None:
+        raise Conflict(f"The file of rank {rank} of capture {key} was removed before it was recorded; send it again")
 
 
 def find_removable(

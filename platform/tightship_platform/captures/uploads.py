@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -12,12 +11,11 @@ from tightship_platform import validation
 from tightship_platform.captures.transitions import finish_upload, lock, renew
 from tightship_platform.database.models import Capture, SecondPass, Trace
 from tightship_platform.database.reporters import ANYBODY, Reporter, require_host
-from tightship_platform.errors import Conflict, Invalid, NotFound
+from tightship_platform.errors import Conflict, NotFound
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import MAX_PASSES
 
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _OPEN = (CaptureState.ARMED, CaptureState.RECORDING, CaptureState.WRITTEN)
 
 
@@ -56,8 +54,7 @@ def check_trace(
     validation.count("Pid", pid, least=1, most=validation.INT32_MAX)
     validation.name("Host", host)
     validation.count("Pass", recording, least=1, most=MAX_PASSES)
-    if not _SHA256.fullmatch(sha256):
-        raise Invalid("x-sha256", sha256, "64 lower-case hexadecimal digits")
+    validation.sha256(sha256)
     capture = session.scalar(select(Capture).where(Capture.key == key))
     if capture is None:
         raise NotFound("capture", key[:40], "see `tightship captures`")

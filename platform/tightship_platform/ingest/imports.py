@@ -15,11 +15,13 @@ from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation, wire
+from tightship_platform.captures import imported as imported_captures
 from tightship_platform.database import removed_runs
 from tightship_platform.database.audit import audit
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import (
     Allocation,
+    Capture,
     Device,
     Fleet,
     FleetPart,
@@ -35,8 +37,10 @@ from tightship_platform.errors import Conflict, Forbidden, Gone, Invalid, NotFou
 from tightship_platform.ingest.labels import check_labels, with_edits
 from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.imported import (
+    CaptureExpected,
     FleetRecord,
     FleetStored,
+    ImportedCapture,
     ImportedDevice,
     ImportedPart,
     ImportedRun,
@@ -44,7 +48,7 @@ from tightship_platform.results.imported import (
     PartReceived,
 )
 from tightship_platform.samples import dirty_hours
-from tightship_platform.units import now_ns
+from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import LIVE, DeviceKind, FleetFormat, RunState
 from tightship_platform.wire import ERROR_MAX
 
@@ -55,6 +59,10 @@ MAX_SAMPLES = 50_000
 """Most of either that one part may hold."""
 MAX_SPANS = 100_000
 """Most times of holding a device that one run may have."""
+MAX_RANKS = 10_000
+"""Most files that one capture may have."""
+MAX_WINDOW_NS = 86_400 * NS_PER_S
+"""A recording is shorter."""
 MAX_ASSUMPTIONS = 20
 UUIDS_AT_ONCE = 10_000
 """Of one question: hosts of a long history have more devices than a part names."""
@@ -139,6 +147,43 @@ def put_part(
     return PartReceived(rows=rows)
 
 
+def put_capture(
+    session: Session, name: str, wanted: ImportedCapture, *, reporter: Reporter = ANYBODY, now: int | None = None
+) -> CaptureExpected:
+    """Make a capture of an imported run, or find it again; answers which of its files are missing.
+
+    :raises Invalid: a value is not acceptable; nothing was changed.
+    :raises NotFound: the import has not begun, or no part of it named the run.
+    :raises Conflict: the fleet is another team's, or the earlier files are being analyzed.
+    """
+    now = now_ns() if now is None else now
+    _check_reporter(reporter)
+    _check_capture(wanted, now)
+    fleet = _fleet(session, name, reporter)
+    run = session.scalar(select(Run).where(Run.key == run_key(name, wanted.run), Run.fleet_id == fleet.id))
+    if run is None:
+        raise NotFound("run of the import", wanted.run, "a part that names it comes before its captures")
+    key = hashlib.sha256(f"{name}\0{wanted.run}\0{wanted.start_ns}".encode()).hexdigest()[:16]
+    missing = imported_captures.expect(
+        session, run, key, wanted.traces, duration_ns=wanted.duration_ns, by=reporter.name, now=now
+    )
+    fleet.changed_ns = now
+    return CaptureExpected(capture=key, missing=missing)
+
+
+def require_capture(session: Session, name: str, key: str, *, reporter: Reporter = ANYBODY) -> None:
+    """Whether the reporter may send a file of this capture of this fleet.
+
+    :raises NotFound: there is no such fleet, or no such capture of it.
+    :raises Conflict: the fleet is another team's.
+    """
+    _check_reporter(reporter)
+    fleet = _fleet(session, name, reporter)
+    found = select(Capture.id).join(Run, Run.id == Capture.run_id).where(Capture.key == key, Run.fleet_id == fleet.id)
+    if session.scalar(found) is None:
+        raise NotFound("capture of the import", key[:40], "import it again")
+
+
 def run_key(fleet: str, name: str) -> str:
     """The public id of an imported run; always the same."""
     return hashlib.sha256(f"{fleet}\0{name}".encode()).hexdigest()[:16]
@@ -198,6 +243,20 @@ def _check_part(part: ImportedPart, now: int) -> None:
                 validation.count("memory_used_bytes", used)
 
 
+def _check_capture(wanted: ImportedCapture, now: int) -> None:
+    validation.name("Run", wanted.run)
+    validation.time_ns("start_ns", wanted.start_ns, now)
+    validation.count("duration_ns", wanted.duration_ns, most=MAX_WINDOW_NS)
+    if not 1 <= len(wanted.traces) <= MAX_RANKS:
+        raise Invalid("Number of traces", len(wanted.traces), f"1 to {MAX_RANKS} in one capture")
+    if len({one.rank for one in wanted.traces}) < len(wanted.traces):
+        raise Invalid("Ranks", wanted.run, "each rank once in a capture")
+    for one in wanted.traces:
+        validation.count("Rank", one.rank, most=validation.RANK_MAX)
+        validation.name("Host", one.host, empty=True)
+        validation.sha256(one.sha256)
+
+
 def _check_run(run: ImportedRun, now: int) -> None:
     validation.name("Run", run.id)
     validation.name("Workflow", run.workflow)
@@ -220,6 +279,8 @@ def _check_run(run: ImportedRun, now: int) -> None:
         validation.name("Device", device.uuid)
         validation.name("Device", device.name)
         validation.name("Host", device.host, empty=True)
+        if device.kind not in list(DeviceKind):
+            raise Invalid("kind", device.kind, f"one of {', '.join(DeviceKind)}")
         for span in device.spans:
             if len(span) != 2 or not run.start_ns <= span[0] <= span[1] <= run.end_ns:
                 raise Invalid("Span", span, "[start_ns, end_ns] within the run")
@@ -256,7 +317,7 @@ def _devices(
         {
             "host_id": ids[names[host]],
             "uuid": uuid,
-            "kind": DeviceKind.GPU.value,
+            "kind": device.kind,
             "name": device.name,
             "memory_bytes": device.memory_bytes,
         }

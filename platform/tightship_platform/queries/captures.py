@@ -138,7 +138,7 @@ def _capture(capture: models.Capture) -> Capture:
         requested_by=capture.requested_by,
         stages=capture.stages,
         attempts=capture.attempts,
-        expected=[ExpectedRank(rank=entry["rank"], pid=entry["pid"]) for entry in capture.expected],
+        expected=[ExpectedRank(rank=entry["rank"], pid=entry.get("pid")) for entry in capture.expected],
         params=CaptureParams(**capture.params),
         ranks=[_rank(trace) for trace in sorted(capture.traces, key=lambda trace: trace.rank)],
         latency_s=_latency_s(capture),
@@ -148,7 +148,10 @@ def _capture(capture: models.Capture) -> Capture:
 
 
 def _latency_s(capture: models.Capture) -> float | None:
-    """Up to the last rank's first trace; a second one may take as long as it likes."""
+    """Up to the last rank's first trace; a second one may take as long as it likes. None: nobody asked for it, it was
+    imported, or it is not complete."""
+    if CaptureState.REQUESTED.value not in capture.stages:
+        return None
     arrived_ns = {trace.rank: trace.created_ns for trace in capture.traces}
     wanted = {entry["rank"] for entry in capture.expected}
     complete_ns = capture.stages.get(CaptureState.UPLOADED.value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tightship_platform.vocabulary import DeviceKind
+
 
 @dataclass(kw_only=True)
 class FleetRecord:
@@ -33,6 +35,7 @@ class ImportedDevice:
     spans: list[list[int]]
     """[start_ns, end_ns] each."""
     memory_bytes: int | None = None
+    kind: str = DeviceKind.GPU.value
 
 
 @dataclass(kw_only=True)
@@ -83,6 +86,8 @@ class FleetStored:
 
     parts: list[str]
     """Those that are stored."""
+    trace_max_bytes: int | None = None
+    """Largest trace file that the server accepts; null: it does not say."""
 
 
 @dataclass(kw_only=True)
@@ -91,3 +96,35 @@ class PartReceived:
 
     rows: int
     """Runs and samples in it."""
+
+
+@dataclass(kw_only=True)
+class ImportedTrace:
+    """The recording of one rank, as a file that the importer has."""
+
+    rank: int
+    sha256: str
+    """Of the file, compressed."""
+    host: str = ""
+    """As the source names it; empty: it does not."""
+
+
+@dataclass(kw_only=True)
+class ImportedCapture:
+    """Recordings of a run's ranks over one window."""
+
+    run: str
+    """What names the run in the source; a part before named it, too."""
+    start_ns: int
+    duration_ns: int
+    traces: list[ImportedTrace]
+
+
+@dataclass(kw_only=True)
+class CaptureExpected:
+    """A capture of an import awaits its files."""
+
+    capture: str
+    """Its id."""
+    missing: list[int]
+    """Ranks whose file is not stored yet."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Query
 
 from tightship_platform.api.auth import reporter
-from tightship_platform.api.reply import Answer, Db
+from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.ingest import imports
 from tightship_platform.queries import account_groups, fleets
 from tightship_platform.queries import fleet as queries
 from tightship_platform.results.filters import imported_fleet
 from tightship_platform.results.fleet import AccountGroup, FleetAccount, ImportedFleet
-from tightship_platform.results.imported import FleetRecord, FleetStored, ImportedPart, PartReceived
+from tightship_platform.results.imported import (
+    CaptureExpected,
+    FleetRecord,
+    FleetStored,
+    ImportedCapture,
+    ImportedPart,
+    PartReceived,
+)
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import AccountBy, Scope
 
@@ -62,11 +70,12 @@ def list_fleets(database: Db) -> Answer:
 
 
 @router.post("/fleets/{name}", dependencies=[needs(Scope.INGEST)], response_model=FleetStored)
-def begin_or_end(name: str, body: FleetRecord, database: Db) -> Answer:
+def begin_or_end(name: str, body: FleetRecord, database: Db, settings: Config) -> Answer:
     """An import begins, or has reached the end of its source. The fleet belongs to the team of the token that first
     imported it. Answers which parts are stored already."""
     with database.session() as session:
-        return Answer(imports.put_fleet(session, name, body, reporter=reporter()))
+        stored = imports.put_fleet(session, name, body, reporter=reporter())
+        return Answer(replace(stored, trace_max_bytes=settings.upload_max_bytes))
 
 
 @router.post("/fleets/{name}/parts", dependencies=[needs(Scope.INGEST)], response_model=PartReceived)
@@ -75,3 +84,11 @@ def part(name: str, body: ImportedPart, database: Db) -> Answer:
     nothing."""
     with database.session() as session:
         return Answer(imports.put_part(session, name, body, reporter=reporter()))
+
+
+@router.post("/fleets/{name}/captures", dependencies=[needs(Scope.INGEST)], response_model=CaptureExpected)
+def capture(name: str, body: ImportedCapture, database: Db) -> Answer:
+    """Recordings of a run of the import, which a part has named before. Answers which of their files are missing; the
+    same capture again changes nothing."""
+    with database.session() as session:
+        return Answer(imports.put_capture(session, name, body, reporter=reporter()))

@@ -10,17 +10,19 @@ from fastapi import Header, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from tightship_platform import captures
+from tightship_platform import captures, validation
 from tightship_platform.api.auth import reporter, require
 from tightship_platform.api.bodies import Stalled
 from tightship_platform.api.reply import Answer, Config, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.captures import files, store_owner
 from tightship_platform.captures.artifact_store import CHUNK_BYTES, ArtifactStore, Stored, open_artifacts, trace_key
+from tightship_platform.captures.imported import check_file
 from tightship_platform.database import ids
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import NotFound, TooLarge
+from tightship_platform.ingest import imports
 from tightship_platform.queries.captures import find_trace, stored_url
 from tightship_platform.settings import Settings
 from tightship_platform.tasks.app import ANALYZE_CAPTURE, send
@@ -58,12 +60,7 @@ async def put_trace(
     The file is kept whole or not at all: a body that is cut off, too large, or of another hash leaves nothing behind.
     With the last expected file the capture becomes `uploaded`, and its analysis is sent off.
     """
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > settings.upload_max_bytes:
-        raise TooLarge(
-            f"The file has {format_bytes(int(announced))} and at most {format_bytes(settings.upload_max_bytes)} are "
-            "accepted (TIGHTSHIP_UPLOAD_MAX_BYTES); record a shorter window"
-        )
+    _check_announced(request, settings)
     # Before the first byte is read: a file that nobody wants is refused, not received.
     artifact = await run_in_threadpool(_expected_key, database, key, rank, pid, host, x_sha256, attempt, recording)
     store = await run_in_threadpool(_open_store, database, settings)
@@ -75,6 +72,43 @@ async def put_trace(
     for _ in range(due):
         await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
     return Answer(TraceReceived(trace=trace_id))
+
+
+@router.put(
+    "/fleets/{name}/captures/{key}/traces/{rank}", dependencies=[needs(Scope.INGEST)], response_model=TraceReceived
+)
+async def put_imported(
+    name: str,
+    key: str,
+    rank: int,
+    x_sha256: Annotated[str, Header(description="SHA-256 of the body, 64 lower-case hexadecimal digits")],
+    request: Request,
+    database: Db,
+    settings: Config,
+) -> Answer:
+    """Upload the trace of one rank of an imported capture; the body is the file, compressed (gzip).
+
+    As that of a capture that was asked for, it is kept whole or not at all.
+    """
+    _check_announced(request, settings)
+    artifact = await run_in_threadpool(_awaited_key, database, name, key, rank, x_sha256)
+    store = await run_in_threadpool(_open_store, database, settings)
+    with request.app.state.drain.upload():
+        stored = await _receive(request, store, artifact, settings.upload_max_bytes, x_sha256)
+        trace_id, due = await run_in_threadpool(_record_imported, database, store, key, stored, rank)
+    for _ in range(due):
+        await run_in_threadpool(send, settings, ANALYZE_CAPTURE, key)
+    return Answer(TraceReceived(trace=trace_id))
+
+
+def _check_announced(request: Request, settings: Settings) -> None:
+    """:raises TooLarge: the body says itself that it is larger than what is accepted."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > settings.upload_max_bytes:
+        raise TooLarge(
+            f"The file has {format_bytes(int(announced))} and at most {format_bytes(settings.upload_max_bytes)} are "
+            "accepted (TIGHTSHIP_UPLOAD_MAX_BYTES); record a shorter window"
+        )
 
 
 def _expected_key(
@@ -93,6 +127,22 @@ def _expected_key(
             reporter=reporter(),
         )
         return trace_key(capture.run.key, capture.key, rank, sha256)
+
+
+def _awaited_key(database: Database, name: str, key: str, rank: int, sha256: str) -> str:
+    validation.count("Rank", rank, most=validation.RANK_MAX)
+    validation.sha256(sha256)
+    with database.session() as session:
+        imports.require_capture(session, name, key, reporter=reporter())
+        capture = check_file(session, key, rank, sha256)
+        return trace_key(capture.run.key, capture.key, rank, sha256)
+
+
+def _record_imported(database: Database, store: ArtifactStore, key: str, stored: Stored, rank: int) -> tuple[int, int]:
+    """As `_record`."""
+    with database.session() as session:
+        result = files.record_imported(session, store, key, stored, rank=rank)
+        return result.trace.id, captures.count_waiting(session, key) if result.completed else 0
 
 
 def _open_store(database: Database, settings: Settings) -> ArtifactStore:
