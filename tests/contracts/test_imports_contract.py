@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from tightship_analyzers.facts.run.held_idle import MAX_ACTIVITY_FRAC
 from tightship_analyzers.fleet.activity import LONG_IDLE_NS
-from tightship_platform import ingest
+from tightship_platform import captures, ingest
+from tightship_platform.captures import imported as imported_captures
 from tightship_platform.database import ids, models, teams
 from tightship_platform.database.engine import Database
 from tightship_platform.database.reporters import Reporter
@@ -38,7 +39,15 @@ from tightship_platform.queries.runs import get_run, list_runs
 from tightship_platform.queries.samples import list_samples
 from tightship_platform.queries.workflows import list_workflows
 from tightship_platform.results.filters import Filters
-from tightship_platform.results.imported import FleetRecord, ImportedDevice, ImportedPart, ImportedRun, ImportedSamples
+from tightship_platform.results.imported import (
+    FleetRecord,
+    ImportedCapture,
+    ImportedDevice,
+    ImportedPart,
+    ImportedRun,
+    ImportedSamples,
+    ImportedTrace,
+)
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import AccountBy, FleetFormat
 from tightship_platform.wire import Batch, RunEdit
@@ -397,3 +406,78 @@ def test_any_history_is_conserved(make_database_url: Any, tmp_path: Path) -> Non
             assert (fleet.long_idle_ns or 0) == long_idle
 
         conserved()
+
+
+def test_a_capture_awaits_its_files_until_they_are_there(database: Database) -> None:
+    start = T0_S * NS_PER_S
+    device = ImportedDevice(host="", uuid="a/0", name="GPU", spans=[[start, start + S]])
+    run = ImportedRun(id="a", workflow="w", state="unknown", start_ns=start, end_ns=start + S, devices=[device])
+    traces = [ImportedTrace(rank=rank, sha256=str(rank) * 64) for rank in (0, 1)]
+    wanted = ImportedCapture(run="a", start_ns=start, duration_ns=S, traces=traces)
+    now = now_ns()
+
+    def store(session: Session, key: str, rank: int) -> bool:
+        url = f"traces/x/{key}/rank-{rank}"
+        sha256 = str(rank) * 64
+        return imported_captures.file_stored(session, key, rank=rank, sha256=sha256, size_bytes=1, url=url).completed
+
+    with database.session() as session:
+        imports.put_fleet(session, "old", FleetRecord(format="kineto"), reporter=RED)
+        with pytest.raises(NotFound, match="run of the import"):
+            imports.put_capture(session, "old", wanted, reporter=RED)
+        imports.put_part(session, "old", ImportedPart(part="0" * 64, runs=[run]), reporter=RED)
+        expected = imports.put_capture(session, "old", wanted, reporter=RED)
+        assert expected.missing == [0, 1]
+        for stranger, refusal in (
+            (Reporter(name="blue-token", team="blue"), Conflict),
+            (Reporter(name="h1-token", host="h1"), Forbidden),
+        ):
+            with pytest.raises(refusal):
+                imports.put_capture(session, "old", wanted, reporter=stranger)
+            with pytest.raises(refusal):
+                imports.require_capture(session, "old", expected.capture, reporter=stranger)
+        imports.require_capture(session, "old", expected.capture, reporter=RED)
+        with pytest.raises(NotFound, match="capture of the import"):
+            imports.require_capture(session, "old", "nosuch", reporter=RED)
+        with pytest.raises(Conflict, match="does not await this file"):
+            imported_captures.check_file(session, expected.capture, 0, "1" * 64)
+        assert not store(session, expected.capture, 0)
+    with database.session() as session:  # the importer was killed
+        swept = captures.sweep(session, lambda key: None, now=now + 3600 * NS_PER_S)
+        assert swept.failed == [expected.capture]
+        with pytest.raises(Conflict, match="import it again"):
+            imported_captures.check_file(session, expected.capture, 1, "1" * 64)
+    with database.session() as session:
+        again = imports.put_capture(session, "old", wanted, reporter=RED)
+        assert (again.capture, again.missing) == (expected.capture, [1])
+        assert store(session, again.capture, 1)
+        assert not store(session, again.capture, 1), "the same file again changes nothing"
+        assert imports.put_capture(session, "old", wanted, reporter=RED).missing == []
+        with pytest.raises(Conflict, match="is being analyzed"):
+            imports.put_capture(session, "old", replace(wanted, traces=traces[:1]), reporter=RED)
+        captures.fail(session, again.capture, "damaged")
+        changed = [traces[0], ImportedTrace(rank=1, sha256="c" * 64)]
+        assert imports.put_capture(session, "old", replace(wanted, traces=changed), reporter=RED).missing == [1]
+        [found] = list_captures(session, Filters(fleet="old"))
+        assert (found.state, [one.rank for one in found.ranks]) == ("written", [0])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"traces": []},
+        {"traces": [ImportedTrace(rank=0, sha256="a" * 64)] * 2},
+        {"traces": [ImportedTrace(rank=-1, sha256="a" * 64)]},
+        {"traces": [ImportedTrace(rank=0, sha256="../x")]},
+        {"traces": [ImportedTrace(rank=0, sha256="a" * 64, host="a\nb")]},
+        {"start_ns": 5},
+        {"duration_ns": 10**15},
+        {"run": "a\0b"},
+    ],
+)
+def test_a_capture_that_cannot_be_is_refused(database: Database, bad: dict[str, Any]) -> None:
+    good = ImportedCapture(
+        run="a", start_ns=T0_S * NS_PER_S, duration_ns=S, traces=[ImportedTrace(rank=0, sha256="a" * 64)]
+    )
+    with database.session() as session, pytest.raises(Invalid):
+        imports.put_capture(session, "old", replace(good, **bad))

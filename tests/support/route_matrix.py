@@ -49,6 +49,11 @@ def upload(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
     )
 
 
+def imported(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
+    path = f"/fleets/of-{names['team']}/captures/{names['capture']}/traces/0"
+    return http.put(path, headers={"x-sha256": "a" * 64})
+
+
 def remote_write(http: httpx.Client, names: dict[str, Any]) -> httpx.Response:
     values = {
         labels("DCGM_FI_DEV_POWER_USAGE", Hostname=names["host"], UUID=f"GPU-{names['host']}"): [
@@ -100,6 +105,17 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("DELETE", "/teams/{name:path}"): (delete("/teams/{team}"), 404),
     ("POST", "/fleets/{name}"): (post("/fleets/of-{team}", format="csv"), 403),
     ("POST", "/fleets/{name}/parts"): (post("/fleets/of-{team}/parts", part="0" * 64), 403),
+    ("POST", "/fleets/{name}/captures"): (
+        post(
+            "/fleets/of-{team}/captures",
+            run="{run}",
+            start_ns=now_ns(),
+            duration_ns=1,
+            traces=[{"rank": 0, "sha256": "a" * 64}],
+        ),
+        403,
+    ),
+    ("PUT", "/fleets/{name}/captures/{key}/traces/{rank}"): (imported, 403),
     ("POST", "/hosts/enrol"): (post("/hosts/enrol", host="{host}"), 403),
 }
 """Route → a call about one thing, and the answer when that thing is another team's."""

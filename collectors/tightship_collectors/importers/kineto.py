@@ -38,7 +38,7 @@ from tightship_collectors.importers.source import (
 from tightship_collectors.importers.times import OUTSIDE, can_be
 from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedDevice, ImportedRun
-from tightship_platform.units import NS_PER_S
+from tightship_platform.units import NS_PER_S, plural
 from tightship_platform.validation import RANK_MAX
 from tightship_platform.vocabulary import DeviceKind, FleetFormat, RunState
 
@@ -112,7 +112,7 @@ def open_source(path: Path, options: Options) -> Source:
         "two runs never share a device, as traces do not say which device of the fleet theirs was",
     ]
     if dated:
-        assumptions.append(f"traces without a date ended when their files were written ({len(dated)} files)")
+        assumptions.append(f"traces without a date ended when their files were written ({plural(len(dated), 'file')})")
     by_run: defaultdict[str, list[Recording]] = defaultdict(list)
     for one in recordings:
         by_run[one.run].append(one)

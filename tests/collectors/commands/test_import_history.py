@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_calls import Served, ok, serving
+from captured import analyze_capture, recorded
 from click.testing import CliRunner, Result
 from made_history import SACCT, TWO, account_all, archive, duty, memory, written
 
 from tightship_collectors.commands.import_history import import_history
+from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.commands.account import account
 from tightship_platform.commands.lists import runs
 from tightship_platform.errors import Invalid, TightshipError
@@ -111,6 +114,66 @@ def test_of_half_a_file_what_is_whole_is_imported(served: Served, call: Call, tm
         assert len(ok(http.get("/runs", params={"fleet": "old"}))) == 2
 
 
+def test_traces_become_captures_that_are_analyzed(served: Served, call: Call, tmp_path: Path) -> None:
+    """Of real recordings; what was sent once is not sent again, and a part that is missing is."""
+    folder = tmp_path / "old-job"
+    for rank, name in enumerate(("starved", "healthy")):
+        (folder / "run1").mkdir(parents=True, exist_ok=True)
+        (folder / "run1" / f"rank_{rank}.json.gz").write_bytes(recorded(name))
+    (folder / "settings.json").write_text("{}")
+    said = call(import_history, "kineto", folder)
+    assert "old-job: 1 run and 2 traces in" in said.stdout
+    assert "tightship findings --fleet old-job" in said.stdout
+    assert "settings.json" in said.stderr
+    with served.http() as http:
+        [run] = ok(http.get("/runs", params={"fleet": "old-job"}))
+        assert (run["workflow"], run["state"]) == ("old-job/run1", "unknown")
+        [capture] = ok(http.get("/captures", params={"fleet": "old-job"}))
+        assert ok(http.get("/captures")) == []
+        assert (capture["state"], capture["latency_s"]) == ("uploaded", None)
+        assert [(one["rank"], one["pid"]) for one in capture["ranks"]] == [(0, None), (1, None)]
+        store = open_artifacts(served.settings)
+        assert analyze_capture(served.database, store, capture["capture"])
+        settle(served)
+        assert "all of it was there already" in call(import_history, "kineto", folder).stdout
+        [capture] = ok(http.get("/captures", params={"fleet": "old-job"}))
+        assert capture["state"] == "analyzed"
+        found = ok(http.get("/findings", params={"fleet": "old-job"}))
+        assert "starved-input" in {one["rule"] for one in found}
+        [group] = ok(http.get("/account", params={"by": "run", "fleet": "old-job"}))
+        assert sum(group["buckets"].values()) == group["device_ns"] > 0
+        assert group["buckets"]["input"] > group["device_ns"] // 4, "the split is that of the traces"
+        assert group["buckets"].get("unexplained", 0) == 0
+        # A rank that comes later joins the capture, which is analyzed again.
+        (folder / "run1" / "rank_2.json.gz").write_bytes(recorded("fed"))
+        call(import_history, "kineto", folder)
+        captures = ok(http.get("/captures", params={"fleet": "old-job"}))
+        assert sum(len(one["ranks"]) for one in captures) == 3
+        wrong = http.put(
+            f"/fleets/old-job/captures/{capture['capture']}/traces/0", content=b"x", headers={"x-sha256": "0" * 64}
+        )
+        assert (wrong.status_code, "does not await this file" in wrong.text) == (409, True)
+        strange = http.put("/fleets/none/captures/x/traces/0", content=b"x", headers={"x-sha256": "0" * 64})
+        assert strange.status_code == 404
+
+
+def test_a_trace_that_is_too_large_for_the_server_is_left_out(
+    platform_env: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(replace(platform_env.settings, upload_max_bytes=80_000)) as small:
+        monkeypatch.setenv("TIGHTSHIP_SERVER", small.url)
+        _leaves_out_what_is_too_large(call, tmp_path)
+
+
+def _leaves_out_what_is_too_large(call: Call, tmp_path: Path) -> None:
+    for name in ("starved", "checkpoints"):
+        (tmp_path / f"{name}.json.gz").write_bytes(recorded(name))
+    said = call(import_history, "kineto", tmp_path, "--name", "old")
+    assert "2 runs and 1 trace" in said.stdout
+    assert "TIGHTSHIP_UPLOAD_MAX_BYTES" in said.stderr
+    assert "checkpoints.json.gz: 144.1 KiB" in said.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -123,6 +186,8 @@ def test_of_half_a_file_what_is_whole_is_imported(served: Served, call: Call, tm
         (("slurm-sacct", "empty.txt"), "none of them a run"),
         (("slurm-sacct", "."), "one that can be read"),
         (("csv", "."), "one that can be read"),
+        (("kineto", "jobs.txt"), "none of them a run"),
+        (("kineto", "."), "traces of PyTorch's profiler"),
         (("slurm-sacct", "jobs.txt", "--name", "a/b"), "Fleet is 'a/b'"),
         (("slurm-sacct", "jobs.txt", "--refused", "no/such/folder"), "a file that can be written"),
     ],
