@@ -107,7 +107,7 @@ def open_source(path: Path, options: Options) -> Source:
     runs = _runs(path, found, refused)
     recordings = [one for run in runs for one in _recordings(run, refused)]
     assumptions = [
-        "files of one folder that name ranks are one run, each other file is a run of its own",
+        "files of one folder that name ranks are one run, each other file is a run by itself",
         "a run held its devices while they were recorded: what it did before and after is not known",
         "two runs never share a device, as traces do not say which device of the fleet theirs was",
     ]

@@ -41,7 +41,7 @@ def expect(
     :raises Conflict: the id is another run's, or its earlier files are being analyzed.
     """
     now = now_ns() if now is None else now
-    expected: list[dict[str, object]] = [
+    expected: list[dict[str, int | str | None]] = [
         {"rank": one.rank, "pid": None, "host": one.host or None, "sha256": one.sha256}
         for one in sorted(traces, key=lambda one: one.rank)
     ]

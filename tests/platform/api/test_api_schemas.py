@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gzip
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,8 +155,17 @@ def test_every_answer_is_as_documented(
     assert route_matrix.remote_write(checked, names).status_code == 204
     assert route_matrix.export(checked, names).status_code == 200
     assert ok(checked.get("/samples"))
-    assert ok(checked.post("/fleets/old", json={"format": "csv"})) == {"parts": []}
-    assert ok(checked.post("/fleets/old/parts", json={"part": "0" * 64})) == {"rows": 0}
+    assert ok(checked.post("/fleets/old", json={"format": "kineto"}))["parts"] == []
+    second = {"start_ns": now_ns() - 2 * NS_PER_S, "end_ns": now_ns() - NS_PER_S}
+    past = {"id": "a", "workflow": "w", "state": "unknown", "devices": [], **second}
+    assert ok(checked.post("/fleets/old/parts", json={"part": "0" * 64, "runs": [past]})) == {"rows": 1}
+    content = gzip.compress(b"{}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    capture = {"run": "a", "start_ns": past["start_ns"], "duration_ns": 1, "traces": [{"rank": 0, "sha256": sha256}]}
+    awaited = ok(checked.post("/fleets/old/captures", json=capture))
+    path = f"/fleets/old/captures/{awaited['capture']}/traces/0"
+    assert awaited["missing"] == [0]
+    assert ok(checked.put(path, content=content, headers={"x-sha256": sha256}))["trace"] > 0
     assert ok(checked.get("/fleets"))[0]["fleet"] == "old"
     assert ok(checked.get("/account"))
     assert ok(checked.get("/store")) == {"fault": None}

@@ -63,6 +63,8 @@ NEEDED = {
     ("GET", "/fleets"): Scope.READ,
     ("POST", "/fleets/{name}"): Scope.INGEST,
     ("POST", "/fleets/{name}/parts"): Scope.INGEST,
+    ("POST", "/fleets/{name}/captures"): Scope.INGEST,
+    ("PUT", "/fleets/{name}/captures/{key}/traces/{rank}"): Scope.INGEST,
     ("GET", "/account"): Scope.READ,
     ("GET", "/samples"): Scope.READ,
     ("POST", "/prometheus/write"): Scope.INGEST,

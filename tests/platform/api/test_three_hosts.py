@@ -48,6 +48,8 @@ GONE = {
     "/opportunities/{key}/dismiss",
     "/opportunities/{key}/reopen",
     "/captures/{key}/analysis",
+    "/fleets/{name}/captures",
+    "/fleets/{name}/captures/{key}/traces/{rank}",
 }
 """Nothing of the kind is there yet: also who may see it gets 404 or 409."""
 
