@@ -36,6 +36,7 @@ OVERLAY = {
     "numerics": "Products round to TF32",
 }
 PLAN = {"kind": "plan", "workflow": "train", "command": "tightship offload plan --workflow=train"}
+TEXT = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
 CODE = {"kind": "change", "before": "DataLoader(data)", "after": "DataLoader(data, num_workers=8)"}
 
 
@@ -122,22 +123,31 @@ def stepped(
 
 
 def opportunity(
-    database: Database, folder: Path, *, unit: str = "ns/step", evidence: Iterable[dict[str, Any]] = (CODE,)
+    database: Database,
+    folder: Path,
+    *,
+    unit: str = "ns/step",
+    evidence: Iterable[dict[str, Any]] = (CODE,),
+    key: str = "before",
+    workflow: str = "train",
+    seconds: int = 900,
+    claim: dict[str, Any] = CLAIM,
+    text: dict[str, str] = TEXT,
+    **more: object,
 ) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
-    record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
+    record(database, folder, key, start_ns=T0, step_ms=20, seconds=seconds, spread=0.004, workflow=workflow, **more)
     with database.session() as session:
-        run = session.scalars(select(Run).where(Run.key == "before")).one()
+        run = session.scalars(select(Run).where(Run.key == key)).one()
         stored = {"url": "u", "sha256": "0" * 64, "bytes": 1, "created_ns": T0, "analyzed_ns": T0}
-        summary = {"steps": 5, "buckets": {"productive": 1}, "claims": [CLAIM]}
+        summary = {"steps": 5, "buckets": {"productive": 1}, "claims": [claim]}
         trace = Trace(run_id=run.id, rank=0, summary=summary, **stored)
         session.add(trace)
         session.flush()
-        text = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
         saving = {"value": 6, "low": 5, "high": 8, "method": "measured", "unit": unit, "share_frac": 0.3}
-        more = {"rule": "starved-input", "evidence": list(evidence), "created_ns": T0}
-        session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))
+        about = {"rule": "starved-input", "evidence": list(evidence), "created_ns": T0}
+        session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **about))
     ranking.rank_changed(database, now=RANKED)
     with database.session() as session:
-        [found] = list_opportunities(session)
+        [found] = [one for one in list_opportunities(session) if one.workflow == workflow]
         return found.opportunity
