@@ -21,6 +21,7 @@ def environment(settings: Settings) -> dict[str, str]:
     env["TIGHTSHIP_HOME"] = str(settings.home)
     env["TIGHTSHIP_SERVER"] = settings.server
     env["TIGHTSHIP_RUNTIME_DIR"] = str(settings.runtime_dir)
+    env["TIGHTSHIP_AGENT_RUNS"] = settings.agent_runs
     return env
 
 
