@@ -31,6 +31,12 @@ TICK_NS = NS_PER_S
 RANKED = T0 + HOUR // 2
 CLAIM = {"rules": ["starved-input"], "share_frac": 0.3, "low_frac": 0.25, "high_frac": 0.4, "method": "measured"}
 TEXT = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
+OVERLAY = {
+    "kind": "environment",
+    "variables": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
+    "numerics": "Products round to TF32",
+}
+PLAN = {"kind": "plan", "workflow": "train", "command": "tightship offload plan --workflow=train"}
 CODE = {"kind": "change", "before": "DataLoader(data)", "after": "DataLoader(data, num_workers=8)"}
 
 
@@ -126,6 +132,7 @@ def opportunity(
     seconds: int = 900,
     claim: dict[str, Any] = CLAIM,
     text: dict[str, str] = TEXT,
+    evidence: Iterable[dict[str, Any]] = (CODE,),
     **more: object,
 ) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
@@ -138,7 +145,7 @@ def opportunity(
         session.add(trace)
         session.flush()
         saving = {"value": 6, "low": 5, "high": 8, "method": "measured", "unit": unit, "share_frac": 0.3}
-        more = {"rule": "starved-input", "evidence": [CODE], "created_ns": T0}
+        more = {"rule": "starved-input", "evidence": list(evidence), "created_ns": T0}
         session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))
     ranking.rank_changed(database, now=RANKED)
     with database.session() as session:

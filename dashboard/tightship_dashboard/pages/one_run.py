@@ -33,7 +33,7 @@ from tightship_dashboard.pages.stacks import where_it_was
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.links import Answer, finding_href, fleet_href, runs_href, search_href
+from tightship_dashboard.sentences.links import Answer, action_href, finding_href, fleet_href, runs_href, search_href
 from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, require
 from tightship_platform.database.audit import audit
@@ -267,6 +267,10 @@ def _header(view: View, read: _Read) -> Node:
         ("run", html.Code(fmt.name(run.run))),
         *_launched_with(run),
     ]
+    if run.applied_action is not None:
+        rows.append(
+            ("launched with", link(f"the change of action {run.applied_action}", action_href(run.applied_action)))
+        )
     if run.offload:
         rows.append(("offload", _offload(run.offload)))
     parts: list[Node] = [facts(rows)]
@@ -296,6 +300,8 @@ def _launched_with(run: RunDetail) -> list[tuple[str, Node]]:
     if run.labels:
         found = [_found(f"{label}={value}", f"{label}={value}") for label, value in run.labels.items()]
         rows.append(("labels", [part for one in found for part in (one, ", ")][:-1]))
+    if run.applied_action is not None:
+        rows.append(("applied", f"action {run.applied_action}: it was launched with that change"))
     if run.external_id:
         rows.append(("job id", _found(html.Code(fmt.name(run.external_id)), f"job:{run.external_id}")))
     if run.git_commit:

@@ -11,7 +11,7 @@ from tightship_platform.queries.filtered import checked_state
 from tightship_platform.queries.opportunities import find_opportunity
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
-from tightship_platform.results.action import Action, Prediction, ToChange, Verification
+from tightship_platform.results.action import Action, PlanOutcome, Prediction, ToChange, Verification
 from tightship_platform.results.codec import decode
 from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.vocabulary import ActionState
@@ -116,4 +116,5 @@ def _action(row: models.OpportunityAction) -> Action:
         waits_for=row.waits_for,
         verification=None if row.verification is None else decode(Verification, row.verification, what),
         verified_ns=row.verified_ns,
+        plan_outcome=None if row.plan_outcome is None else decode(PlanOutcome, row.plan_outcome, what),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tightship_platform.units import format_frac
+from tightship_platform.units import format_frac, format_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,37 @@ class ToChange:
     """Code as it should be; empty: none is known."""
     command: str
     """The command that computes an offload plan for it, quoted for a shell; empty: none is needed."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that make the change, which `tightship run --apply` sets; empty: no variable makes it."""
+    numerics: str = ""
+    """What they change of the numbers that the job computes, in one sentence; empty: nothing."""
+    plan: str = ""
+    """The offload plan, as a file has it, that `tightship run --apply` trains by; empty: none was computed."""
+
+    @property
+    def is_launched(self) -> bool:
+        """The launcher can make the change: it sets variables, or has a plan to train by."""
+        return bool(self.environment or self.command)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutcome:
+    """What an offload plan predicted for a run that was trained by it, and what its steps took."""
+
+    run: str
+    """Id of the run."""
+    steps: int
+    """Steps that were measured."""
+    step_ns: int | None
+    """The median step; null: it was out of memory before one was measured, as are all below."""
+    predicted_step_ns: int | None
+    """The step that the plan predicted."""
+    low_ns: int | None
+    """Low end of it."""
+    high_ns: int | None
+    """High end of it."""
+    reason: str
+    """What follows from it, in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +157,8 @@ class Action:
     """What was measured; null: nothing yet."""
     verified_ns: int | None
     """When that was last compared; null: not yet."""
+    plan_outcome: PlanOutcome | None = None
+    """What the offload plan brought, of an application that asks for one; null: nothing yet."""
 
 
 def predicted_words(predicted: Prediction | None) -> str:
@@ -138,6 +171,14 @@ def predicted_words(predicted: Prediction | None) -> str:
 def measured_words(found: Verification) -> str:
     """Such as '29.4 % (27.1 % – 31.8 %)', of the step."""
     return _with_interval(found.saving_frac, found.low_frac, found.high_frac)
+
+
+def plan_predicted_words(outcome: PlanOutcome) -> str:
+    """Such as '1.20 s (1.10 s – 1.40 s) a step, simulated'; '–': it was out of memory."""
+    if outcome.predicted_step_ns is None:
+        return "–"
+    interval = f"{format_ns(outcome.low_ns)} – {format_ns(outcome.high_ns)}"
+    return f"{format_ns(outcome.predicted_step_ns)} ({interval}) a step, simulated"
 
 
 def _with_interval(value: float, low: float | None, high: float | None) -> str:
