@@ -23,7 +23,7 @@ def lines(actions: Sequence[Action], zone: ZoneInfo) -> Node:
                 time_of(one.time_ns, zone),
                 f", {fmt.name(one.by)}: ",
                 link(words.state_words(one), action_href(one.action)),
-                f", {_measured(one)}" if one.verification else "",
+                f", measured {words.measured_of(one)}" if one.verification or one.plan_outcome else "",
                 f" (“{fmt.name(one.reason, limit=300)}”)" if one.reason else "",
             ]
         )

@@ -270,8 +270,8 @@ def _columns(zone: str) -> list[grid.Column]:
 
 
 def _row(action: Action, view: View) -> grid.Row:
-    predicted, found = action.predicted, action.verification
-    reason = action.waits_for or (found.reason if found else action.reason)
+    predicted, found, by_plan = action.predicted, action.verification, action.plan_outcome
+    reason = action.waits_for or (by_plan.reason if by_plan else found.reason if found else action.reason)
     return {
         "id": str(action.action),
         "state": words.state_words(action),
@@ -279,11 +279,13 @@ def _row(action: Action, view: View) -> grid.Row:
         "what": fmt.cell(words.what_was_done(action), limit=300),
         "what_href": action_href(action.action),
         "predicted": None if predicted is None else predicted.saving_frac,
-        "predicted_text": words.predicted_text(predicted),
-        "predicted_why": words.NOTHING_PREDICTED if predicted is None else None,
+        "predicted_text": words.predicted_of(action),
+        "predicted_why": words.NOTHING_PREDICTED if predicted is None and by_plan is None else None,
         "measured": None if found is None else found.saving_frac,
-        "measured_text": words.measured_text(found),
-        "measured_why": fmt.cell(action.waits_for or "Nothing was applied.", limit=400) if found is None else None,
+        "measured_text": words.measured_of(action),
+        "measured_why": fmt.cell(action.waits_for or "Nothing was applied.", limit=400)
+        if found is None and by_plan is None
+        else None,
         "waits": fmt.cell(reason, limit=400),
         "workflow": fmt.name(action.workflow),
         "workflow_href": runs_href(workflow=action.workflow),

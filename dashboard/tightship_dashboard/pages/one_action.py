@@ -26,7 +26,7 @@ from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, actions_href, run_href, runs_href
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.actions import compared_runs_left, get_action, list_actions
-from tightship_platform.results.action import Action, ComparedRun, ToChange, Verification
+from tightship_platform.results.action import Action, ComparedRun, PlanOutcome, ToChange, Verification
 from tightship_platform.vocabulary import ActionKind
 
 PATH = re.compile(r"/did-it-work/([^/]{1,40})")
@@ -74,6 +74,8 @@ def layout(view: View, key: str) -> Node:
     parts = [_done(action, view)]
     if action.change is not None:
         parts = [html.Div([_change(action.change), *parts], className="columns")]
+    if action.plan_outcome is not None:
+        parts = [_by_plan(action, action.plan_outcome), *parts]
     if found is not None:
         parts = [html.Div([_measured(action, found), _compared(found, left)], className="columns"), *parts]
     return html.Div(
@@ -109,6 +111,17 @@ def _measured(action: Action, found: Verification) -> Node:
         html.Ul(notes, className="sentences"),
     ]
     return section("Predicted beside measured", body, anchor="measured")
+
+
+def _by_plan(action: Action, outcome: PlanOutcome) -> Node:
+    rows: list[tuple[str, Node]] = [
+        ("predicted", words.predicted_of(action)),
+        ("measured", words.measured_of(action)),
+        ("steps measured", fmt.count(outcome.steps)),
+        ("run", link(fmt.name(outcome.run), run_href(outcome.run))),
+    ]
+    body = [facts(rows), html.P(prose(fmt.name(outcome.reason, limit=400)))]
+    return section("Predicted beside measured", body, anchor="measured", aside="the step by an offload plan")
 
 
 def _compared(found: Verification, left: set[str]) -> Node:
@@ -176,8 +189,15 @@ def _change(change: ToChange) -> Node:
         body += [html.P("Instead of", className="quiet"), before]
     if change.after:
         body += [html.P("write", className="quiet"), command(fmt.code(change.after), label="the change")]
+    if change.environment:
+        variables = "\n".join(f"{name}={value}" for name, value in change.environment.items())
+        numbers = f" It changes numbers: {fmt.name(change.numerics, limit=300)}." if change.numerics else ""
+        body += [html.P(["By the environment, which ", html.Code("tightship run --apply"), f" sets.{numbers}"])]
+        body.append(command(fmt.code(variables), label="the variables"))
     if change.command:
         body += [html.P("Run", className="quiet"), command(fmt.code(change.command), label="the command")]
+    if change.plan:
+        body.append(html.Details([html.Summary("The offload plan"), html.Pre(html.Code(fmt.code(change.plan)))]))
     return section("The change", body, anchor="change")
 
 

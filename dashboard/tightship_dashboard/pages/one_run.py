@@ -34,7 +34,7 @@ from tightship_dashboard.pages.stacks import where_it_was
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
-from tightship_dashboard.sentences.links import Answer, finding_href, fleet_href, runs_href, search_href
+from tightship_dashboard.sentences.links import Answer, action_href, finding_href, fleet_href, runs_href, search_href
 from tightship_platform import captures
 from tightship_platform.api.auth import LOOPBACK, require
 from tightship_platform.database.audit import audit
@@ -271,6 +271,10 @@ def _header(view: View, read: _Read) -> Node:
         ("run", html.Code(fmt.name(run.run))),
         *_launched_with(run),
     ]
+    if run.applied_action is not None:
+        rows.append(
+            ("launched with", link(f"the change of action {run.applied_action}", action_href(run.applied_action)))
+        )
     if run.offload:
         rows.append(("offload", _offload(run.offload)))
     parts: list[Node] = [facts(rows)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, Link, Part, actions_href, runs_href
-from tightship_platform.results.action import Action, Prediction, Verification
+from tightship_platform.results.action import Action, PlanOutcome, Prediction, Verification
 from tightship_platform.units import format_frac, plural, unbroken
 from tightship_platform.vocabulary import ActionKind, ActionState, Verdict
 
@@ -60,6 +60,22 @@ def predicted_text(predicted: Prediction | None) -> str:
     if predicted is None:
         return fmt.MISSING
     return f"{_span(predicted.saving_frac, predicted.low_frac, predicted.high_frac)}, {predicted.method}"
+
+
+def predicted_of(action: Action) -> str:
+    """What was predicted of it: a share of the step, or the step by an offload plan."""
+    outcome = action.plan_outcome
+    if outcome is None or outcome.predicted_step_ns is None:
+        return predicted_text(action.predicted)
+    return f"{fmt.span(outcome.predicted_step_ns, outcome.low_ns, outcome.high_ns)} a step, simulated"
+
+
+def measured_of(action: Action) -> str:
+    """What was measured of it: a share of the step, or the step by an offload plan."""
+    outcome = action.plan_outcome
+    if outcome is None or outcome.step_ns is None:
+        return measured_text(action.verification)
+    return f"{fmt.duration(outcome.step_ns)} a step"
 
 
 def measured_text(found: Verification | None) -> str:
@@ -126,6 +142,8 @@ def one_action(action: Action) -> Answer:
     if action.state == ActionState.WITHDRAWN:
         return ["Nobody knows: this change of ", workflow, " was withdrawn before a run could tell."]
     found = action.verification
+    if action.plan_outcome is not None and action.state != ActionState.APPLIED:
+        return _by_plan(action.plan_outcome, workflow, worked=action.state == ActionState.VERIFIED)
     if action.state == ActionState.APPLIED or found is None:
         why = fmt.name(action.waits_for, limit=400) if action.waits_for else "no run tells"
         return ["Not known yet for ", workflow, f". {_without_stop(why)}."]
@@ -139,6 +157,21 @@ def one_action(action: Action) -> Answer:
         predicted,
     ]
     return ["Yes: " if found.verdict == Verdict.VERIFIED else "No: ", *step]
+
+
+def _by_plan(outcome: PlanOutcome, workflow: Link, *, worked: bool) -> Answer:
+    """Of a model that did not fit before, and was trained by an offload plan."""
+    start = "Yes: " if worked else "No: "
+    if outcome.step_ns is None:
+        return [start, workflow, f". {_without_stop(fmt.name(outcome.reason, limit=300))}."]
+    step = Link(fmt.duration(outcome.step_ns), "#measured")
+    parts: list[Part] = [start, "by its offload plan a step of ", workflow, " takes ", step]
+    if outcome.predicted_step_ns is None:
+        return [*parts, "."]
+    return [
+        *parts,
+        f"; {fmt.span(outcome.predicted_step_ns, outcome.low_ns, outcome.high_ns)} was predicted (simulated).",
+    ]
 
 
 def _prediction(predicted: Prediction) -> str:

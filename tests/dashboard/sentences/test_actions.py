@@ -112,6 +112,25 @@ def test_one_action_says_whether_it_worked(action: Action, sentence: str) -> Non
     assert text_of(words.one_action(action)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("state", "step_ns", "sentence"),
+    [
+        ("verified", 1_250_000_000, "Yes: by its offload plan a step of vision takes 1.25 s; 1.20 s (1.10–1.40) was"),
+        ("refuted", 1_600_000_000, "No: by its offload plan a step of vision takes 1.60 s; 1.20 s (1.10–1.40) was"),
+        ("refuted", None, "No: vision. Memory was short all the same."),
+    ],
+)
+def test_a_model_that_did_not_fit_is_judged_by_the_step_of_its_plan(
+    state: str, step_ns: int | None, sentence: str
+) -> None:
+    predicted = {"predicted_step_ns": 1_200_000_000, "low_ns": 1_100_000_000, "high_ns": 1_400_000_000}
+    outcome = {"run": "a", "steps": 9, "step_ns": step_ns, "reason": "Memory was short all the same"}
+    given = {"kind": "apply", "workflow": "vision", "state": state, "plan_outcome": outcome | predicted}
+    action = make(Action, given)
+    assert text_of(words.one_action(action)).startswith(sentence)
+    assert words.predicted_of(action).replace(NBSP, " ") == "1.20 s (1.10–1.40) a step, simulated"
+
+
 def test_what_was_not_measured_is_missing_and_never_zero() -> None:
     assert words.measured_text(None) == words.predicted_text(None) == "–"
     short = applied("applied", (-0.02, None, None)).verification
