@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import sys
 import threading
 import time
@@ -31,9 +30,9 @@ from tightship_platform import validation
 from tightship_platform.errors import TightshipError
 from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.memory_lack import lack_of
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
-from tightship_platform.wire import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ def _run(
     environ: dict[str, str],
     offload: Offload | None,
 ) -> int:
-    key = secrets.token_hex(8)
+    key = os.urandom(8).hex()
     begin_ns = _elapsed_ns()
     record = _record(key, command, names, settings, environ)
     run_dir = _prepare(settings, record, warn)
