@@ -8,7 +8,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard.figures import account, activity, chart, grid, over_time
+from tightship_dashboard.figures import account, activity, chart, goodput, grid, over_time
 from tightship_dashboard.figures.elements import Node, attrs, empty, question, section, sentence, simulated_badge
 from tightship_dashboard.pages.filters import follow_address
 from tightship_dashboard.pages.live import CALM_MS, changed, digests
@@ -185,7 +185,7 @@ def _account(read: _Read) -> Node:
     hrefs = {bucket: runs_href(by=bucket, fleet=read.fleet) for bucket in of_runs}
     return section(
         "Where it went",
-        [account.waterfall(read.account.buckets, total, hrefs=hrefs)],
+        [account.waterfall(read.account.buckets, total, hrefs=hrefs), *goodput.line(read.account.goodput)],
         anchor="account",
         aside=f"{plural(read.account.runs, 'run')}, every bar to the same scale",
     )

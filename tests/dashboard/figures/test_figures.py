@@ -24,6 +24,7 @@ from tightship_dashboard.figures import (
     chart,
     elements,
     gap,
+    goodput,
     grid,
     metrics,
     over_time,
@@ -33,7 +34,7 @@ from tightship_dashboard.pages import one_run
 from tightship_platform.results.action import Action
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.evidence import Gap
-from tightship_platform.results.fleet import AccountGroup, FleetAccount
+from tightship_platform.results.fleet import AccountGroup, FleetAccount, Goodput
 from tightship_platform.results.run import Run
 from tightship_platform.results.timeline import Timeline
 from tightship_platform.units import NS_PER_MS, NS_PER_S
@@ -397,6 +398,18 @@ def test_table_columns_hold_plain_values_and_show_text() -> None:
     assert small.children.dashGridOptions["domLayout"] == "autoHeight"
     large = grid.table("g", [column], [{"id": str(i), "x": i} for i in range(grid.VIRTUAL_FROM + 1)], label="l")
     assert large.children.dashGridOptions["domLayout"] == "normal", "a long table keeps only visible rows in the page"
+
+
+def test_goodput_is_one_line_and_what_is_not_known_says_why() -> None:
+    assert goodput.line(None) == []
+    [whole] = goodput.line(make(Goodput, scheduling_frac=0.91, runtime_frac=0.4, program_frac=0.33, goodput_frac=0.12))
+    words = "Goodput 12 % = scheduling 91 % × runtime 40 % × program 33 %"
+    assert " ".join(texts(whole).split()) == words
+    [partly] = goodput.line(make(Goodput, runtime_frac=0.4))
+    assert " ".join(texts(partly).split()) == "Goodput – = scheduling – × runtime 40 % × program –"
+    reasons = [node.title for node in tree(partly) if getattr(node, "className", None) == "missing"]
+    assert reasons[0] == goodput.UNKNOWN_PRODUCT and len(set(reasons)) == 3
+    assert all(node.title for node in tree(partly) if isinstance(node, html.Span))
 
 
 # ---- predicted beside measured ---------------------------------------------------------------------------------------
