@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from tightship_platform.errors import Invalid
-from tightship_platform.logs import FORMATS
 
 DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -48,6 +46,7 @@ _WHOLE = {
     "sso_session_h": _HOURS,
 }
 """Settings that are whole numbers: the largest one, and what they count."""
+LOG_FORMATS = ("text", "json")
 _FILES = ("ca_file", "tls_cert_file", "tls_key_file", "sso_ca_file")
 
 
@@ -173,8 +172,8 @@ class Settings:
         # <runtime_dir>/<run key>/dynoconfigclient<uuid>, where the job's Kineto listens, has to fit 107 bytes.
         if len(os.fsencode(self.runtime_dir)) > 36:
             raise Invalid("TIGHTSHIP_RUNTIME_DIR", str(self.runtime_dir), "a path of at most 36 bytes")
-        if self.log_format not in FORMATS:
-            raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(FORMATS)}")
+        if self.log_format not in LOG_FORMATS:
+            raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(LOG_FORMATS)}")
         if self.agent_runs not in (ALL_RUNS, LAUNCHED_RUNS):
             raise Invalid("TIGHTSHIP_AGENT_RUNS", self.agent_runs, f"{ALL_RUNS} or {LAUNCHED_RUNS}")
         if self.metrics_address and not _is_address(self.metrics_address):
@@ -231,10 +230,16 @@ def _origin(url: str) -> str:
 
 def _read_file(path: Path) -> dict[str, object]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (UnicodeDecodeError, OSError) as error:
+        raise Invalid("Settings file", str(path), f"readable TOML ({error})") from error
+    import tomllib  # slow to import, and most homes have no such file
+
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise Invalid("Settings file", str(path), f"readable TOML ({error})") from error
     known = {f.name for f in fields(Settings)}
     for name in values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,11 +35,10 @@ from tightship_platform import captures, ingest
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, StepStat, Trace, Workflow
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.queries import findings, fleet, opportunities, runs, timeline, workflows
+from tightship_platform.queries import findings, opportunities, runs, timeline, workflows
 from tightship_platform.queries.allocations import union
 from tightship_platform.queries.captures import find_trace, get_capture, list_captures
 from tightship_platform.results.filters import Filters
-from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket
 
@@ -248,74 +246,6 @@ def test_workflows_count_their_runs(session: Session) -> None:
     ]
     assert listed[0].schedule.every_ns == 10 * MIN
     assert listed[1].schedule is None
-
-
-# ---- the fleet -------------------------------------------------------------------------------------------------------
-
-
-def test_the_fleet_sums_exactly(session: Session) -> None:
-    noise = random.Random(7)
-    for number in range(12):
-        start_ns = T0 + noise.randrange(HOUR)
-        end_ns = start_ns + noise.randrange(1, HOUR)
-        team = [None, "vision", "speech"][number % 3]
-        ingest.apply_run(
-            session,
-            ended(f"r{number}", f"w{number % 4}", start_ns=start_ns, end_ns=end_ns, team=team),
-            now=T0 + 3 * HOUR,
-        )
-        parts = {bucket.value: noise.randrange(10**13) for bucket in list(Bucket)[: 1 + number % 5]}
-        _account(session, runs.find_run(session, f"r{number}"), **parts)
-    whole = fleet.fleet_account(session, since_ns=T0, until_ns=T0 + 3 * HOUR)
-    assert whole.runs == 12
-    assert whole.device_ns == sum(run.device_ns for run in runs.list_runs(session))
-    _check_sums(whole)
-    # Periods that meet add up to the whole, wherever they are cut.
-    for cut in (T0 + 1, T0 + 17 * MIN + 3, T0 + HOUR, T0 + 2 * HOUR):
-        before = fleet.fleet_account(session, since_ns=T0, until_ns=cut)
-        after = fleet.fleet_account(session, since_ns=cut, until_ns=T0 + 3 * HOUR)
-        for bucket, ns in whole.buckets.items():
-            assert before.buckets[bucket] + after.buckets[bucket] == ns
-        _check_sums(before)
-        _check_sums(after)
-
-
-def _check_sums(account: FleetAccount) -> None:
-    for parts in (
-        account.by_team.values(),
-        account.by_workflow.values(),
-        [s.buckets for s in account.over_time],
-    ):
-        for bucket, ns in account.buckets.items():
-            assert sum(part[bucket] for part in parts) == ns
-    assert sum(account.buckets.values()) == account.device_ns
-    assert set(account.buckets) == set(map(str, Bucket))
-    assert len(account.over_time) <= fleet.SLICES + 1
-    sizes = [sum(part.values()) for part in account.by_workflow.values()]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_the_fleet_says_what_it_lacks_and_what_is_simulated(session: Session) -> None:
-    run = _run(session)
-    _run(session, "b2")
-    _account(session, run, productive=5)
-    account = fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN)
-    assert (account.runs, account.unaccounted_runs, account.simulated) == (1, 1, False)
-    assert account.by_team == {fleet.NO_TEAM: account.buckets}
-    run.simulated = True
-    session.flush()
-    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN).simulated is True
-    nothing = fleet.fleet_account(session, since_ns=T0 - HOUR, until_ns=T0)
-    assert (nothing.device_ns, nothing.runs, nothing.over_time) == (0, 0, [])
-    with pytest.raises(Invalid, match="since_ns before until_ns"):
-        fleet.fleet_account(session, since_ns=T0, until_ns=T0)
-
-
-def test_a_run_of_no_length_keeps_its_device_time(session: Session) -> None:
-    _account(session, _run(session, start_ns=T0, end_ns=T0), unexplained=3)
-    account = fleet.fleet_account(session, since_ns=T0, until_ns=T0 + S)
-    assert account.buckets["unexplained"] == account.device_ns == 3
-    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0).device_ns == 0
 
 
 # ---- one run over time -----------------------------------------------------------------------------------------------

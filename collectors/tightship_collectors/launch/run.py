@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import sys
 import threading
 import time
@@ -32,9 +31,9 @@ from tightship_platform import validation
 from tightship_platform.errors import TightshipError
 from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.memory_lack import lack_of
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
-from tightship_platform.wire import RunRecord
 
 if TYPE_CHECKING:
     from tightship_collectors.launch.change import LaunchedChange
@@ -120,7 +119,7 @@ def _run(
     offload: Offload | None,
     action: int | None,
 ) -> int:
-    key = secrets.token_hex(8)
+    key = os.urandom(8).hex()
     begin_ns = _elapsed_ns()
     record = dataclasses.replace(_record(key, command, names, settings, environ), applied_action=action)
     run_dir = _prepare(settings, record, warn)

@@ -10,8 +10,8 @@ from tightship_platform.database.models import Run, UserTeam
 from tightship_platform.database.reporters import Reporter, require_host
 from tightship_platform.errors import Conflict
 from tightship_platform.ingest.refused_rows import RefusedRows
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.vocabulary import RunSource
-from tightship_platform.wire import RunRecord
 
 
 def check_host(session: Session, record: RunRecord, reporter: Reporter) -> None:
