@@ -27,11 +27,10 @@ from tightship_platform.database.reporters import Reporter
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound
 from tightship_platform.ingest import imports
 from tightship_platform.ingest.standards.measured import MeasuredHost, apply_measured
-from tightship_platform.queries.account_groups import account_groups
+from tightship_platform.queries.account import fleet_account
 from tightship_platform.queries.captures import list_captures
 from tightship_platform.queries.collection import read_collection
 from tightship_platform.queries.findings import list_findings
-from tightship_platform.queries.fleet import fleet_account
 from tightship_platform.queries.fleets import get_fleet, list_fleets
 from tightship_platform.queries.hosts import list_hosts
 from tightship_platform.queries.opportunities import list_opportunities
@@ -101,10 +100,10 @@ def test_no_list_mixes_an_import_with_what_is_live(genai: Database) -> None:
         assert read_collection(session).hosts == 1
         assert list_findings(session) == list_captures(session) == list_opportunities(session) == []
         assert list_opportunities(session, fleet="old") == []
-        whole = fleet_account(session, since_ns=1, until_ns=now_ns())
-        assert whole.runs == 1
-        assert set(whole.by_workflow) == {"train"}
-        assert fleet_account(session, since_ns=1, until_ns=now_ns(), fleet="old").runs == 2
+        whole = fleet_account(session, AccountBy.WORKFLOW)
+        assert (whole.fleet, whole.runs) == ("live", 1)
+        assert [one.key for one in whole.groups] == ["train"]
+        assert fleet_account(session, filters=old).runs == 2
         assert ids.find_key(session, ids.RUN, ids.NEWEST) == "live1"
         named = get_run(session, imports.run_key("old", "aa"))
         assert (named.fleet, named.state, named.source) == ("old", "unknown", "import:alibaba-genai")
@@ -122,15 +121,14 @@ def test_the_account_of_an_import_is_exact(genai: Database) -> None:
         assert fleet.long_idle_ns == 20 * STEP, "the step at 2 % is below 5 %, but its stretch is short"
         assert (fleet.runs, fleet.unmeasured_ns, fleet.unaccounted_runs) == (2, 0, 0)
         for by in AccountBy:
-            groups = account_groups(session, by, fleet="old")
-            assert sum(one.device_ns for one in groups) == fleet.device_ns
-            for one in groups:
+            account = fleet_account(session, by, Filters(fleet="old"))
+            assert (account.device_ns, account.runs) == (fleet.device_ns, fleet.runs)
+            assert sum(one.device_ns for one in account.groups) == fleet.device_ns
+            assert sum(one.busy_ns or 0 for one in account.groups) == fleet.busy_ns
+            for one in account.groups:
                 assert sum(one.buckets.values()) == one.device_ns
                 assert (one.busy_ns or 0) + (one.idle_ns or 0) + one.unmeasured_ns == one.device_ns
-        everything = account_groups(session, AccountBy.FLEET, all_fleets=True)
-        assert {one.key for one in everything} == {"live", "old"}
-        assert [one.key for one in account_groups(session, AccountBy.FLEET)] == ["live"]
-        [of_live] = account_groups(session, AccountBy.FLEET)
+        [of_live] = fleet_account(session).groups
         assert (of_live.busy_ns, of_live.idle_ns, of_live.unmeasured_ns) == (None, None, of_live.device_ns)
 
 
@@ -177,7 +175,7 @@ def test_a_later_export_replaces_what_it_says_of_a_run(database: Database, tmp_p
     take(api, FleetFormat.SLURM_SACCT, jobs("b.txt", "FAILED", "gres/gpu=1"), "old")
     with database.session() as session:
         account_all(session)
-        [group] = account_groups(session, AccountBy.STATE, fleet="old")
+        [group] = fleet_account(session, AccountBy.STATE, Filters(fleet="old")).groups
         assert (group.key, group.runs, group.devices, group.device_ns) == ("failed", 1, None, 2 * 60 * MIN)
         assert group.busy_ns is None
 
@@ -218,7 +216,8 @@ def test_an_import_is_of_the_team_of_its_token(genai: Database, tmp_path: Path) 
     with genai.session() as session, seen_by("red"):
         account_all(session)
         assert [one.fleet for one in list_fleets(session)] == ["reds"]
-        assert {one.key for one in account_groups(session, AccountBy.FLEET, all_fleets=True)} == {"reds"}
+        assert fleet_account(session, filters=Filters(since_ns=1)).device_ns == 0
+        assert fleet_account(session, filters=Filters(fleet="reds")).device_ns == 24 * STEP
         assert list_runs(session) == []
         with pytest.raises(NotFound):
             list_runs(session, Filters(fleet="old"))
@@ -305,8 +304,7 @@ def test_a_removed_import_leaves_nothing_in_the_live_account(genai: Database, tm
     for key in keys:
         finish(genai, store, key, deadline_s=time.monotonic() + 60)
     with genai.session() as session:
-        assert fleet_account(session, since_ns=1, until_ns=now_ns()).runs == 1
-        assert {one.key for one in account_groups(session, AccountBy.WORKFLOW)} == {"train"}
+        assert [(one.key, one.runs) for one in fleet_account(session, AccountBy.WORKFLOW).groups] == [("train", 1)]
     take(Direct(genai), FleetFormat.ALIBABA_GENAI, tmp_path, "old")
     with genai.session() as session:
         assert len(list_runs(session, Filters(fleet="old"))) == 2, "an import may bring it back"
@@ -396,7 +394,7 @@ def test_any_history_is_conserved(make_database_url: Any, tmp_path: Path) -> Non
                 imports.put_part(session, name, ImportedPart(part=f"{number:064x}", runs=[run], samples=samples))
                 account_all(session)
                 fleet = get_fleet(session, name)
-                [group] = account_groups(session, AccountBy.RUN, fleet=name)
+                [group] = fleet_account(session, AccountBy.RUN, Filters(fleet=name)).groups
             whole = sum(end - start for start, end in ends)
             assert fleet.device_ns == group.device_ns == sum(group.buckets.values()) == whole
             assert (group.busy_ns is None) == (measured == 0)

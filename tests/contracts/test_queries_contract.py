@@ -34,15 +34,15 @@ from sqlalchemy.orm import Session
 
 from tightship_platform import captures, ingest
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, Trace, Workflow
+from tightship_platform.database.models import Finding, Opportunity, Run, RunAccount, RunActivity, Trace, Workflow
 from tightship_platform.errors import Invalid, NotFound
-from tightship_platform.queries import findings, fleet, opportunities, runs, timeline, workflows
+from tightship_platform.queries import account, account_sums, findings, opportunities, runs, timeline, workflows
 from tightship_platform.queries.allocations import union
 from tightship_platform.queries.captures import find_trace, get_capture, list_captures
 from tightship_platform.results.filters import Filters
-from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.fleet import NO_TEAM, FleetAccount
 from tightship_platform.samples import rollups
-from tightship_platform.vocabulary import Bucket
+from tightship_platform.vocabulary import AccountBy, Bucket
 
 NOW = T0 + MIN
 DAY = 24 * HOUR
@@ -265,57 +265,72 @@ def test_the_fleet_sums_exactly(session: Session) -> None:
             now=T0 + 3 * HOUR,
         )
         parts = {bucket.value: noise.randrange(10**13) for bucket in list(Bucket)[: 1 + number % 5]}
-        _account(session, runs.find_run(session, f"r{number}"), **parts)
-    whole = fleet.fleet_account(session, since_ns=T0, until_ns=T0 + 3 * HOUR)
+        run = runs.find_run(session, f"r{number}")
+        _account(session, run, **parts)
+        if number % 2:
+            busy_ns = noise.randrange(1 + sum(parts.values()))
+            idle_ns = (
+                sum(parts.values()) - busy_ns if number % 3 else noise.randrange(1 + sum(parts.values()) - busy_ns)
+            )
+            session.add(RunActivity(run_id=run.id, busy_ns=busy_ns, idle_ns=idle_ns, long_idle_ns=0))
+    whole = _fleet(session, T0, T0 + 3 * HOUR)
     assert whole.runs == 12
     assert whole.device_ns == sum(run.device_ns for run in runs.list_runs(session))
     _check_sums(whole)
     # Periods that meet add up to the whole, wherever they are cut.
     for cut in (T0 + 1, T0 + 17 * MIN + 3, T0 + HOUR, T0 + 2 * HOUR):
-        before = fleet.fleet_account(session, since_ns=T0, until_ns=cut)
-        after = fleet.fleet_account(session, since_ns=cut, until_ns=T0 + 3 * HOUR)
+        before, after = _fleet(session, T0, cut), _fleet(session, cut, T0 + 3 * HOUR)
         for bucket, ns in whole.buckets.items():
             assert before.buckets[bucket] + after.buckets[bucket] == ns
+        for name in ("busy_ns", "idle_ns", "unmeasured_ns"):
+            of_part, of_whole = (
+                [getattr(group, name) or 0 for one in of for group in one.groups] for of in ((before, after), (whole,))
+            )
+            assert sum(of_part) == sum(of_whole)
         _check_sums(before)
         _check_sums(after)
 
 
-def _check_sums(account: FleetAccount) -> None:
-    for parts in (
-        account.by_team.values(),
-        account.by_workflow.values(),
-        [s.buckets for s in account.over_time],
-    ):
-        for bucket, ns in account.buckets.items():
+def _fleet(session: Session, since_ns: int, until_ns: int, by: AccountBy = AccountBy.WORKFLOW) -> FleetAccount:
+    return account.fleet_account(session, by, Filters(since_ns=since_ns, until_ns=until_ns))
+
+
+def _check_sums(whole: FleetAccount) -> None:
+    for parts in ([group.buckets for group in whole.groups], [one.buckets for one in whole.over_time]):
+        for bucket, ns in whole.buckets.items():
             assert sum(part[bucket] for part in parts) == ns
-    assert sum(account.buckets.values()) == account.device_ns
-    assert set(account.buckets) == set(map(str, Bucket))
-    assert len(account.over_time) <= fleet.SLICES + 1
-    sizes = [sum(part.values()) for part in account.by_workflow.values()]
-    assert sizes == sorted(sizes, reverse=True)
+    assert sum(whole.buckets.values()) == whole.device_ns == whole.unproductive_ns + whole.buckets["productive"]
+    assert set(whole.buckets) == set(map(str, Bucket))
+    assert len(whole.over_time) <= account_sums.SLICES + 1
+    wasted = [group.unproductive_ns for group in whole.groups]
+    assert wasted == sorted(wasted, reverse=True)
+    for group in whole.groups:
+        assert sum(group.buckets.values()) == group.device_ns
+        assert (group.busy_ns or 0) + (group.idle_ns or 0) + group.unmeasured_ns == group.device_ns
+        assert min(group.busy_ns or 0, group.idle_ns or 0, group.unmeasured_ns) >= 0
 
 
 def test_the_fleet_says_what_it_lacks_and_what_is_simulated(session: Session) -> None:
     run = _run(session)
     _run(session, "b2")
     _account(session, run, productive=5)
-    account = fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN)
-    assert (account.runs, account.unaccounted_runs, account.simulated) == (1, 1, False)
-    assert account.by_team == {fleet.NO_TEAM: account.buckets}
+    found = _fleet(session, T0 - S, T0 + MIN, AccountBy.TEAM)
+    assert (found.runs, found.unaccounted_runs, found.simulated) == (1, 1, False)
+    assert {group.key: group.buckets for group in found.groups} == {NO_TEAM: found.buckets}
     run.simulated = True
     session.flush()
-    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0 + MIN).simulated is True
-    nothing = fleet.fleet_account(session, since_ns=T0 - HOUR, until_ns=T0)
+    assert _fleet(session, T0 - S, T0 + MIN).simulated is True
+    nothing = _fleet(session, T0 - HOUR, T0)
     assert (nothing.device_ns, nothing.runs, nothing.over_time) == (0, 0, [])
-    with pytest.raises(Invalid, match="since_ns before until_ns"):
-        fleet.fleet_account(session, since_ns=T0, until_ns=T0)
+    with pytest.raises(Invalid, match="a start before its end"):
+        _fleet(session, T0, T0)
 
 
 def test_a_run_of_no_length_keeps_its_device_time(session: Session) -> None:
     _account(session, _run(session, start_ns=T0, end_ns=T0), unexplained=3)
-    account = fleet.fleet_account(session, since_ns=T0, until_ns=T0 + S)
-    assert account.buckets["unexplained"] == account.device_ns == 3
-    assert fleet.fleet_account(session, since_ns=T0 - S, until_ns=T0).device_ns == 0
+    found = _fleet(session, T0, T0 + S)
+    assert found.buckets["unexplained"] == found.device_ns == 3
+    assert _fleet(session, T0 - S, T0).device_ns == 0
 
 
 # ---- one run over time -----------------------------------------------------------------------------------------------

@@ -24,13 +24,16 @@ from tightship_platform.errors import Conflict, Gone, NotFound
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.ingest.offload import put_offload
 from tightship_platform.queries import wholeness
-from tightship_platform.queries.fleet import fleet_account
+from tightship_platform.queries.account import fleet_account
 from tightship_platform.queries.hosts import list_hosts
 from tightship_platform.queries.runs import list_runs
+from tightship_platform.results.filters import Filters
+from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.samples.past_accounts import DELETED
 from tightship_platform.samples.retention import DAY_NS, day_of
 from tightship_platform.tasks.removal import old, runs
 from tightship_platform.tasks.removal.requested import Kind, begin_all
+from tightship_platform.vocabulary import AccountBy
 
 DAY = day_of(T0)
 NEVER_S = time.monotonic() + 10_000
@@ -125,9 +128,13 @@ def removed(database: Database, store: ArtifactStore, *keys: str, keeps_names: b
     assert runs.finish_all(database, store, keys, deadline_s=NEVER_S) == list(keys)
 
 
-def accounts(database: Database, since_ns: int, until_ns: int) -> Any:
+def accounts(database: Database, since_ns: int, until_ns: int, by: AccountBy = AccountBy.TEAM) -> FleetAccount:
     with database.session() as session:
-        return fleet_account(session, since_ns=since_ns, until_ns=until_ns)
+        return fleet_account(session, by, Filters(since_ns=since_ns, until_ns=until_ns))
+
+
+def by_group(account: FleetAccount) -> dict[str, dict[str, int]]:
+    return {group.key: group.buckets for group in account.groups}
 
 
 @pytest.mark.parametrize("at_once", [2, runs.ROWS_AT_ONCE])
@@ -301,13 +308,14 @@ def test_accounts_of_past_days_stay_what_they_were(database: Database, store: Ar
     a_run(database, store, "a2", start_ns=DAY + 22 * HOUR, life_ns=HOUR)
     a_run(database, store, "b1", "other", start_ns=DAY + DAY_NS, life_ns=0)
     periods = [(DAY + n * DAY_NS, DAY + m * DAY_NS) for n in range(6) for m in range(n + 1, 6)]
-    before = [accounts(database, *period) for period in periods]
+    before = [[accounts(database, *period, by) for by in (AccountBy.TEAM, AccountBy.WORKFLOW)] for period in periods]
     removed(database, store, "a1", "a2", "b1", keeps_names=True)
     for period, was in zip(periods, before, strict=True):
-        now = accounts(database, *period)
-        assert (now.buckets, now.by_workflow, now.by_team) == (was.buckets, was.by_workflow, was.by_team), period
-        assert sum(now.buckets.values()) == sum(sum(one.buckets.values()) for one in now.over_time) == now.device_ns
-    assert accounts(database, DAY, DAY + DAY_NS).runs == before[0].runs == 2
+        for of in was:
+            now = accounts(database, *period, AccountBy(of.by))
+            assert (now.buckets, by_group(now)) == (of.buckets, by_group(of)), period
+            assert sum(now.buckets.values()) == sum(sum(one.buckets.values()) for one in now.over_time) == now.device_ns
+    assert accounts(database, DAY, DAY + DAY_NS).runs == before[0][0].runs == 2
     whole = accounts(database, DAY - HOUR, DAY + 10 * DAY_NS)
     assert whole.buckets["startup"] == 33
     assert whole.device_ns == sum(sum(spent(life_ns).values()) for life_ns in (3 * DAY_NS + 5, HOUR, 0))
@@ -324,7 +332,8 @@ def test_what_somebody_deleted_stays_in_the_sums_without_a_name(database: Databa
     removed(database, store, "a2")
     now = accounts(database, DAY, DAY + DAY_NS)
     assert (now.buckets, now.runs) == (before.buckets, before.runs)
-    assert list(now.by_workflow) == [DELETED] and list(now.by_team) == ["(no team)"]
+    assert list(by_group(now)) == ["(no team)"]
+    assert list(by_group(accounts(database, DAY, DAY + DAY_NS, AccountBy.WORKFLOW))) == [DELETED]
 
 
 def test_a_run_that_claims_to_have_lived_for_centuries_costs_a_bounded_number_of_rows(
@@ -425,13 +434,13 @@ def test_old_runs_go_when_they_are_over_and_accounted_for(database: Database, st
     now = DAY + 43 * DAY_NS + 2 * HOUR
     assert remove_old(database, store, now=now, run_days=40).runs == 0, "by no clock alone"
     report(database, now)
-    was = accounts(database, DAY, DAY + 9 * DAY_NS)
+    was = accounts(database, DAY, DAY + 9 * DAY_NS, AccountBy.WORKFLOW)
     found = remove_old(database, store, now=now, run_days=40)
     assert (found.runs, found.failed) == (2, [])
     with database.session() as session:
         assert {run.run for run in list_runs(session)} == {"a0", "a1", "a4", "live"}
         assert session.scalars(select(models.RemovedRun.key).order_by(models.RemovedRun.key)).all() == ["a2", "a3"]
-    assert accounts(database, DAY, DAY + 9 * DAY_NS).by_workflow == was.by_workflow
+    assert by_group(accounts(database, DAY, DAY + 9 * DAY_NS, AccountBy.WORKFLOW)) == by_group(was)
     assert wholeness.check(database, store).faults == 0
     assert remove_old(database, store, now=now + 4000 * DAY_NS, run_days=40).runs == 0, "years ahead"
     assert remove_old(database, store, now=now + 4000 * DAY_NS).runs == 0, "0 is for ever"

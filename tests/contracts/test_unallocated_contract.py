@@ -14,9 +14,9 @@ from tightship_platform import ingest
 from tightship_platform.database import teams
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Run, UnallocatedDay, UnallocatedHour
-from tightship_platform.queries.account_groups import account_groups
-from tightship_platform.queries.fleet import NOBODY, fleet_account
-from tightship_platform.results.fleet import AccountGroup
+from tightship_platform.queries.account import fleet_account
+from tightship_platform.results.filters import Filters
+from tightship_platform.results.fleet import NOBODY, FleetAccount
 from tightship_platform.samples import rollups, unallocated
 from tightship_platform.vocabulary import AccountBy
 
@@ -32,9 +32,10 @@ def roll_up(session: Session, now: int = NOW) -> None:
         pass
 
 
-def groups(session: Session, by: AccountBy) -> dict[str, AccountGroup]:
-    found = {one.key: one for one in account_groups(session, by)}
-    for one in found.values():
+def fleet(session: Session, by: AccountBy = AccountBy.TEAM, *period: int) -> FleetAccount:
+    since_ns, until_ns = period or (START - HOUR, NOW)
+    found = fleet_account(session, by, Filters(since_ns=since_ns, until_ns=until_ns))
+    for one in found.groups:
         assert sum(one.buckets.values()) == one.device_ns
         assert (one.busy_ns or 0) + (one.idle_ns or 0) + one.unmeasured_ns == one.device_ns
     return found
@@ -58,12 +59,14 @@ FREE = 40 * MIN - 15 * MIN - 30 * S
 def test_what_no_run_held_while_its_host_reported(database: Database) -> None:
     with database.session() as session:
         put_hour(session)
-        live = groups(session, AccountBy.FLEET)["live"]
+        live = fleet(session)
         assert live.buckets["unallocated"] == FREE + 40 * MIN, "the other 20 minutes nobody reported"
         assert live.device_ns == FREE + 40 * MIN + 15 * MIN + 30 * S == 2 * 40 * MIN
-        assert (live.runs, live.devices) == (1, 1)
-        for by in (AccountBy.TEAM, AccountBy.WORKFLOW, AccountBy.STATE, AccountBy.RUN):
-            nobody = groups(session, by)[NOBODY]
+        assert live.runs == 1
+        for by in AccountBy:
+            groups = {one.key: one for one in fleet(session, by).groups}
+            nobody = groups.pop(NOBODY)
+            assert [(one.runs, one.devices) for one in groups.values()] == [(1, 1)]
             assert (nobody.runs, nobody.devices, nobody.device_ns) == (0, None, FREE + 40 * MIN)
             assert (nobody.busy_ns, nobody.idle_ns) == (FREE // 4, FREE - FREE // 4), "of the CPU nothing was measured"
             assert nobody.unmeasured_ns == 40 * MIN
@@ -74,12 +77,13 @@ def test_what_no_run_held_while_its_host_reported(database: Database) -> None:
 def test_periods_of_the_fleet_sum_to_it(database: Database) -> None:
     with database.session() as session:
         put_hour(session)
-        whole = fleet_account(session, since_ns=START - HOUR, until_ns=NOW)
+        whole = fleet(session)
         cut = START + 13 * MIN + 7
-        parts = [fleet_account(session, since_ns=a, until_ns=b) for a, b in ((START - HOUR, cut), (cut, NOW))]
+        parts = [fleet(session, AccountBy.TEAM, *period) for period in ((START - HOUR, cut), (cut, NOW))]
         assert whole.device_ns == sum(whole.buckets.values()) == 80 * MIN
         assert sum(part.buckets["unallocated"] for part in parts) == whole.buckets["unallocated"] == FREE + 40 * MIN
-        assert whole.by_team[NOBODY] == whole.by_workflow[NOBODY]
+        assert sum(one.busy_ns or 0 for part in parts for one in part.groups) == 40 * MIN // 4
+        assert fleet(session, AccountBy.TEAM, START + HOUR, NOW).goodput is None
         assert sum(piece.buckets["unallocated"] for piece in whole.over_time) == FREE + 40 * MIN
 
 
@@ -88,8 +92,7 @@ def test_a_team_sees_nothing_of_it(database: Database) -> None:
         put_hour(session)
         teams.see_team("red")
         try:
-            assert account_groups(session, AccountBy.TEAM) == []
-            assert fleet_account(session, since_ns=START, until_ns=NOW).device_ns == 0
+            assert (fleet(session).groups, fleet(session).device_ns) == ([], 0)
         finally:
             teams.see_team(None)
 
@@ -118,12 +121,12 @@ def test_what_a_removed_run_held_does_not_become_free(database: Database) -> Non
 
     with database.session() as session:
         put_hour(session)
-        before = groups(session, AccountBy.FLEET)["live"].buckets["unallocated"]
+        before = fleet(session).buckets["unallocated"]
         removal._remove_rows(session, session.scalars(select(Run)).one(), keeps_names=True)
         late = samples([START + 5 * MIN + 5 * S], "GPU-1", util_frac=0.0)
         ingest.apply_batch(session, batch(devices=[GPU], samples=late), now=NOW + HOUR)
         roll_up(session, now=NOW + HOUR)
-        live = groups(session, AccountBy.FLEET)["live"]
+        live = fleet(session, AccountBy.TEAM, START - 24 * HOUR, START + 48 * HOUR)  # it is spread over its day
         assert live.buckets["unallocated"] == before
         assert live.device_ns == 80 * MIN
 

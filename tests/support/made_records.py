@@ -17,6 +17,11 @@ def make(kind: type[T], fields: dict[str, Any] | None = None, **more: Any) -> T:
     return decode(kind, _filled(kind, (fields or {}) | more), kind.__name__)
 
 
+def account_groups(buckets: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
+    """Fields of groups that spent this: key → bucket → device-ns."""
+    return [{"key": key, "device_ns": sum(spent.values()), "buckets": spent} for key, spent in buckets.items()]
+
+
 def _filled(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         hints = get_type_hints(kind)

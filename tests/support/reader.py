@@ -106,7 +106,7 @@ class Reader:
         shell.run("tightship profile llm-7b --iterations 3 --no-stacks --passes 1 --wait")
         (self.folder / "hang").touch()
         wait_for((self.folder / "hang.seen").exists, "the hang")
-        wait_for(lambda: "nlp" in self._api("/fleet")["by_team"], "its first account")
+        wait_for(lambda: "nlp" in {one["key"] for one in self._api("/account")["groups"]}, "its first account")
 
     def prepare_files(self) -> None:
         """What the longer pages take for granted: traces of several ranks, of before and after, and a table."""

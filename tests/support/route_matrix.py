@@ -127,13 +127,12 @@ LISTS = {
     ("GET", "/actions"): "/actions",
     ("GET", "/workflows"): "/workflows",
     ("GET", "/samples"): "/samples",
-    ("GET", "/fleet"): "/fleet",
     ("GET", "/fleets"): "/fleets",
     ("GET", "/account"): "/account",
     ("GET", "/collection"): "/collection",
 }
 """Routes of which each team gets its part, and the administrator all."""
-COUNTS = ("/fleet", "/fleets", "/collection", "/account")
+COUNTS = ("/fleets", "/collection", "/account")
 """Of these, those that count what is a team's, and need not name it."""
 OF_NOBODY = {
     *(("GET", path) for path in ("/health", "/live", "/ready", "/store", "/openapi.json", "/hosts")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dash import html
@@ -11,6 +12,7 @@ from tightship_dashboard.figures import bars
 from tightship_dashboard.figures.elements import Node, link
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_MEANING
+from tightship_platform.results.fleet import AccountGroup
 from tightship_platform.results.run_account import BUCKET_LABEL, as_bucket, has_no_trace, losses
 from tightship_platform.vocabulary import Bucket
 
@@ -47,19 +49,18 @@ def _row(label: Node, meaning: str, bucket: Bucket | None, start: int, value: in
     return bars.bar(label, start, value, total, colour=colour, title=f"{meaning} {found}", kind=kind)
 
 
-def by_group(groups: dict[str, dict[str, int]], *, kind: str) -> Node:
-    """One stacked bar per team (or workflow), all on the scale of the largest; the largest first."""
-    totals = {group: sum(buckets.values()) for group, buckets in groups.items()}
-    most = max(totals.values(), default=0)
+def by_group(groups: Sequence[AccountGroup], *, kind: str) -> Node:
+    """One stacked bar per team (or state), all on the scale of the largest; the largest first."""
+    held = sorted((group for group in groups if group.device_ns), key=lambda one: (-one.device_ns, one.key))
     rows = []
-    for group in sorted(groups, key=lambda g: (-totals[g], g)):
-        total = totals[group]
-        segments = [_segment(bucket, value, total, most) for bucket, value in _stack(groups[group]) if value > 0]
-        productive = None if has_no_trace(groups[group]) else groups[group].get(Bucket.PRODUCTIVE, 0)
+    for group in held:
+        total, stack, most = group.device_ns, _stack(group.buckets), held[0].device_ns
+        segments = [_segment(bucket, value, total, most) for bucket, value in stack if value > 0]
+        productive = None if has_no_trace(group.buckets) else group.buckets.get(Bucket.PRODUCTIVE, 0)
         rows.append(
             html.Tr(
                 [
-                    html.Th(fmt.name(group, limit=40), scope="row"),
+                    html.Th(fmt.name(group.key, limit=40), scope="row"),
                     html.Td(html.Div(segments, className="track stack"), className="draw"),
                     html.Td(fmt.duration(total), className="number"),
                     html.Td(fmt.share(productive, total), className="number share", title="productive share"),

@@ -19,14 +19,13 @@ from tightship_dashboard.sentences.answers import RANGE_WORDS
 from tightship_dashboard.sentences.fleets import imported
 from tightship_dashboard.sentences.links import Answer, fleet_href, runs_href
 from tightship_platform.database.engine import Database
-from tightship_platform.queries.account_groups import account_groups
+from tightship_platform.queries.account import fleet_account
 from tightship_platform.queries.captures import any_trace_analyzed
-from tightship_platform.queries.fleet import NO_TEAM, fleet_account
 from tightship_platform.queries.fleets import fleet_names, get_fleet
 from tightship_platform.queries.opportunities import list_opportunities
 from tightship_platform.queries.runs import list_runs
 from tightship_platform.results.filters import Filters, imported_fleet
-from tightship_platform.results.fleet import ImportedFleet
+from tightship_platform.results.fleet import NO_TEAM, AccountGroup, ImportedFleet
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import NS_PER_S, plural
 from tightship_platform.vocabulary import AccountBy, Bucket
@@ -59,16 +58,14 @@ class _Read:
         self.fleet = imported_fleet(view.query.get("fleet"))
         """The imported fleet that is asked for; None: the live one."""
         self.imported: ImportedFleet | None = None
-        self.by_state: dict[str, dict[str, int]] = {}
-        since_ns, until_ns = view.now_ns - RANGES[self.range_key], view.now_ns
+        self.by_state: list[AccountGroup] = []
+        since_ns = view.now_ns - RANGES[self.range_key] if self.fleet is None else None
+        filters = Filters(fleet=self.fleet, since_ns=since_ns)
         with view.database.session() as session:
             if self.fleet is not None:
                 self.imported = get_fleet(session, self.fleet)
-                since_ns = self.imported.since_ns or since_ns
-                until_ns = max(self.imported.until_ns or until_ns, since_ns + 1)
-                groups = account_groups(session, AccountBy.STATE, fleet=self.fleet)
-                self.by_state = {group.key: group.buckets for group in groups}
-            self.account = fleet_account(session, since_ns=since_ns, until_ns=until_ns, fleet=self.fleet)
+                self.by_state = fleet_account(session, AccountBy.STATE, filters, now=view.now_ns).groups
+            self.account = fleet_account(session, AccountBy.TEAM, filters, now=view.now_ns)
             self.opportunities = list_opportunities(session, fleet=self.fleet)
             self.any_run = bool(list_runs(session, Filters(fleet=self.fleet), limit=1))
             self.any_trace = any_trace_analyzed(session)
@@ -214,10 +211,10 @@ def _shape(view: View, read: _Read) -> Node:
         ],
         anchor="time",
     )
-    right = [section("By team", [account.by_group(read.account.by_team, kind="team")], anchor="teams")]
+    right = [section("By team", [account.by_group(read.account.groups, kind="team")], anchor="teams")]
     if read.by_state:
         states = section("By state", [account.by_group(read.by_state, kind="state")], anchor="states")
-        right = [states, *(right if set(read.account.by_team) != {NO_TEAM} else [])]
+        right = [states, *(right if {group.key for group in read.account.groups} != {NO_TEAM} else [])]
     return [html.Div([left, html.Div(right)], className="columns"), *_assumptions(read)]
 
 

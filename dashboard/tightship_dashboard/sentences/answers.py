@@ -13,11 +13,10 @@ from tightship_analyzers.report.sentences import headline
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.buckets import BUCKET_CLAUSE
 from tightship_dashboard.sentences.links import Answer, Link, Part, finding_href, run_href, runs_href
-from tightship_platform.queries.fleet import NO_TEAM, NOBODY
 from tightship_platform.results.analysis.run import RunAnalysis
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding
-from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.fleet import NO_TEAM, NOBODY, FleetAccount
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
 from tightship_platform.results.run_account import as_bucket, counted_until_ns, has_no_trace, losses
@@ -45,7 +44,7 @@ def fleet(account: FleetAccount, opportunities: Sequence[Opportunity], range_key
     parts += [Link(fmt.device_time(total), runs_href()), " were productive"]
     parts += _largest_loss(buckets, total)
     bucket, value = losses(buckets)[0]
-    parts += [*_mostly_by(account.by_team, bucket, value), "."]
+    parts += [*_mostly_by(account, bucket, value), "."]
     if opportunities:
         first = opportunities[0]
         won = "" if first.recoverable_device_ns is None else f", saves {saving_words(first)}"
@@ -211,10 +210,14 @@ def _largest_loss(buckets: dict[str, int], total: int) -> list[Part]:
     return ["; ", Link(fmt.share(value, total), href), f" {BUCKET_CLAUSE[bucket]}"]
 
 
-def _mostly_by(by_team: dict[str, dict[str, int]], bucket: Bucket, value: int) -> list[Part]:
-    held = {team: sum(v for b, v in buckets.items() if as_bucket(b) is bucket) for team, buckets in by_team.items()}
+def _mostly_by(by_team: FleetAccount, bucket: Bucket, value: int) -> list[Part]:
+    held = {
+        group.key: sum(v for b, v in group.buckets.items() if as_bucket(b) is bucket)
+        for group in by_team.groups
+        if group.device_ns
+    }
     named = {team: v for team, v in held.items() if team not in (NO_TEAM, NOBODY)}
-    if value <= 0 or len(by_team) < 2 or not named:
+    if value <= 0 or len(held) < 2 or not named:
         return []
     team, most = max(named.items(), key=lambda row: row[1])
     return [", most of it by ", Link(f"team {fmt.name(team)}", "#teams")] if 2 * most > value else []

@@ -1,4 +1,4 @@
-"""`tightship account`: where the device time of a fleet went."""
+"""`tightship account`: where the device time of a fleet went, and whose it was."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from tightship_platform.commands.filter_options import fleet_option
-from tightship_platform.commands.list_form import ListForm, in_forms
+from tightship_platform.commands.filter_options import MOST, filtered
+from tightship_platform.commands.json_option import print_json
+from tightship_platform.commands.list_form import JSON, ListForm, in_forms
 from tightship_platform.results.codec import decode
-from tightship_platform.results.fleet import AccountGroup, ImportedFleet
+from tightship_platform.results.filters import FilterTexts, imported_fleet
+from tightship_platform.results.fleet import AccountGroup, FleetAccount, Goodput, ImportedFleet
 from tightship_platform.settings import load_settings
-from tightship_platform.vocabulary import AccountBy
+from tightship_platform.text import printable
+from tightship_platform.units import format_frac, format_ns, plural
+from tightship_platform.vocabulary import AccountBy, Bucket, RunState
 
 if TYPE_CHECKING:
     from tightship_platform.commands.terminal import Listed
@@ -23,55 +27,40 @@ T = TypeVar("T")
 @click.option(
     "--by",
     type=click.Choice([str(by) for by in AccountBy]),
-    default=AccountBy.FLEET.value,
+    default=AccountBy.TEAM.value,
     show_default=True,
-    help="What to split by. By fleet, and without --fleet, each imported fleet has its own row.",
+    help="What to split it by.",
 )
-@fleet_option
-@click.option("--limit", type=click.IntRange(1, 10_000), default=10_000, show_default=True, help="Groups at most.")
-@in_forms(AccountGroup)
-def account(by: str, fleet: str | None, limit: int, form: ListForm) -> None:
-    """Say where device time went: how much was held, how much of it was busy, and which bucket took the rest.
+@filtered("was spent", RunState, state_of=", of the run")
+@click.option("--limit", type=click.IntRange(1, MOST), default=20, show_default=True, help="Groups at most.")
+@in_forms(AccountGroup, whole=FleetAccount)
+def account(by: str, filters: FilterTexts, limit: int, form: ListForm) -> None:
+    """Say where device time went, and which team, workflow or run wasted most of it, in the last seven days or since
+    --since; of an imported fleet, in all of its history.
+
+    Unproductive is all but the time in which a device computed. Of a team without any trace nobody knows that: all its
+    time counts as unproductive until one says more.
 
     \b
-    tightship account --by team
+    tightship account --by workflow --since 30d
     tightship account --by state --fleet old-cluster --json
     """
-    items: list[AccountGroup] = []
 
-    def read() -> list[AccountGroup]:
-        items[:] = _ask(list[AccountGroup], "/account", by=by, fleet=fleet, limit=limit)
-        return items
+    def ask() -> FleetAccount:
+        query = filters.read(zone=None).query()
+        return _ask(FleetAccount, "/account", **query, by=by, limit=limit)
 
-    form.show(
-        read,
-        _table,
-        lambda: "No run is accounted for yet. Launch one with: tightship run --workflow NAME -- python train.py",
-    )
-    if form.is_table:
-        if by == AccountBy.FLEET:
-            _print_goodput(items)
-        for one in _ask(list[ImportedFleet], "/fleets"):
-            if fleet == one.fleet or (fleet is None and by == AccountBy.FLEET):
-                _print_assumptions(one)
-
-
-def _print_goodput(items: list[AccountGroup]) -> None:
-    """The ratios of fleets, as far as they are known."""
-    from tightship_platform.text import printable
-    from tightship_platform.units import format_frac
-
-    for item in items:
-        if (known := item.goodput) is None:
-            continue
-        ratios = {
-            "scheduling": known.scheduling_frac,
-            "runtime": known.runtime_frac,
-            "program": known.program_frac,
-        }
-        parts = (f"{name} {'unknown' if ratio is None else format_frac(ratio)}" for name, ratio in ratios.items())
-        whole = "unknown" if known.goodput_frac is None else f"at least {format_frac(known.goodput_frac)}"
-        click.echo(printable(f"{item.key}: goodput {whole} = {' × '.join(parts)}"))
+    if form.kind == JSON:
+        print_json(ask())
+    elif form.is_table:
+        whole = ask()
+        click.echo(_summary(whole))
+        form.show(lambda: whole.groups, _table, _nothing)
+        if whole.goodput is not None:
+            click.echo(_goodput(whole.goodput))
+        _print_assumptions(imported_fleet(filters.fleet))
+    else:
+        form.show(lambda: ask().groups, _table, _nothing)
 
 
 def _ask(kind: type[T], path: str, **params: object) -> T:
@@ -81,19 +70,44 @@ def _ask(kind: type[T], path: str, **params: object) -> T:
         return decode(kind, api.get(path, params), path.removeprefix("/"))
 
 
+def _summary(whole: FleetAccount) -> str:
+    from tightship_platform.commands.terminal import clock
+
+    of_nobody = whole.buckets.get(Bucket.UNALLOCATED, 0)
+    held = f"{plural(whole.runs, 'run')} held {format_ns(whole.device_ns - of_nobody)} of device time"
+    held += f"; {format_ns(of_nobody)} no run held" if of_nobody else ""
+    more = f"; {plural(whole.unaccounted_runs, 'run')} more not yet counted" if whole.unaccounted_runs else ""
+    simulated = "; some of it is simulated" if whole.simulated else ""
+    return f"{clock(whole.since_ns)} to {clock(whole.until_ns)}: {held}{more}{simulated}"
+
+
 def _table(items: list[AccountGroup]) -> Listed:
     from tightship_platform.commands.list_tables import accounts
 
     return accounts(items)
 
 
-def _print_assumptions(fleet: ImportedFleet) -> None:
-    from tightship_platform.text import printable
-    from tightship_platform.units import plural
+def _goodput(known: Goodput) -> str:
+    """The ratios, as far as they are known."""
+    ratios = {"scheduling": known.scheduling_frac, "runtime": known.runtime_frac, "program": known.program_frac}
+    parts = (f"{name} {'unknown' if ratio is None else format_frac(ratio)}" for name, ratio in ratios.items())
+    whole = "unknown" if known.goodput_frac is None else f"at least {format_frac(known.goodput_frac)}"
+    return f"Goodput {whole} = {' × '.join(parts)}"
 
-    waits = f", {plural(fleet.unaccounted_runs, 'run')} still to be accounted for" if fleet.unaccounted_runs else ""
-    click.echo(printable(f"{fleet.fleet}: imported from {fleet.format}{waits}"))
-    for text in fleet.assumptions:
-        click.echo(printable(f"  assumes: {text}"))
-    for why, count in fleet.refused.items():
-        click.echo(printable(f"  left out: {plural(count, 'row')}: {why}"))
+
+def _nothing() -> str:
+    return "No run is accounted for then. Launch one with: tightship run --workflow NAME -- python train.py"
+
+
+def _print_assumptions(name: str | None) -> None:
+    """What the figures of an imported fleet take for granted stands beside them."""
+    for fleet in [] if name is None else _ask(list[ImportedFleet], "/fleets"):
+        if fleet.fleet == name:
+            click.echo(printable(f"{name}: imported from {fleet.format}"))
+            for text in [f"assumes: {one}" for one in fleet.assumptions] + _left_out(fleet):
+                click.echo(printable(f"  {text}"))
+
+
+def _left_out(fleet: ImportedFleet) -> list[str]:
+    """Why rows of an import were refused, and how many."""
+    return [f"left out: {plural(count, 'row')}: {why}" for why, count in fleet.refused.items()]

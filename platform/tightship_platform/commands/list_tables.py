@@ -8,7 +8,7 @@ from tightship_platform.commands.terminal import Column, Listed, clock
 from tightship_platform.results.action import Action, measured_words, predicted_words
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding, FindingSaving
-from tightship_platform.results.fleet import AccountGroup
+from tightship_platform.results.fleet import AccountGroup, ImportedFleet
 from tightship_platform.results.host import Host, count_devices
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
@@ -256,17 +256,18 @@ def samples(items: Sequence[Sample]) -> Listed:
 
 
 def accounts(items: Sequence[AccountGroup]) -> Listed:
-    """Of each group how much device time it held, how much of it was busy, and what took most of the rest."""
+    """Of each group how much device time it held, how much of it was unproductive and busy, and what took most."""
     waits = any(item.waiting_ns is not None for item in items)
     columns = [
         Column("WHAT", whole=True),
         Column("RUNS", right=True),
-        Column("DEVICES", right=True, spare=1),
+        Column("DEVICES", right=True, spare=3),
         Column("DEVICE TIME", right=True),
-        Column("BUSY", right=True),
-        Column("IDLE", right=True),
-        Column("UNMEASURED", right=True, spare=2),
-        *([Column("WAITED", right=True, spare=1)] if waits else []),
+        Column("BUSY", right=True, spare=2),
+        Column("IDLE", right=True, spare=1),
+        Column("UNMEASURED", right=True, spare=4),
+        *([Column("WAITED", right=True, spare=3)] if waits else []),
+        Column("UNPRODUCTIVE", right=True),
         Column("PRODUCTIVE", right=True),
         Column("LARGEST LOSS"),
     ]
@@ -280,7 +281,38 @@ def accounts(items: Sequence[AccountGroup]) -> Listed:
             format_ns(item.idle_ns),
             format_ns(item.unmeasured_ns),
             *([format_ns(item.waiting_ns)] if waits else []),
+            format_ns(item.unproductive_ns),
             *_shares(item.buckets, item.device_ns),
+        )
+        for item in items
+    ]
+    return Listed(columns, rows)
+
+
+def fleets(items: Sequence[ImportedFleet]) -> Listed:
+    """Of each imported fleet what is known of it, and what its figures take for granted."""
+    columns = [
+        Column("FLEET", whole=True),
+        Column("FORMAT", spare=1),
+        Column("RUNS", right=True),
+        Column("DEVICE TIME", right=True),
+        Column("BUSY", right=True),
+        Column("IDLE", right=True),
+        Column("FROM", spare=2),
+        Column("TO", spare=3),
+        Column("ASSUMES", prose=True),
+    ]
+    rows = [
+        (
+            item.fleet,
+            item.format,
+            item.runs,
+            format_ns(item.device_ns),
+            format_ns(item.busy_ns),
+            format_ns(item.idle_ns),
+            clock(item.since_ns),
+            clock(item.until_ns),
+            "; ".join(item.assumptions),
         )
         for item in items
     ]

@@ -1,5 +1,5 @@
-"""`tightship runs`, `captures`, `findings`, `opportunities`, `actions`, `hosts`, `workflows`, `samples`: what the
-server knows."""
+"""Lists of what the server knows: `tightship runs`, `captures`, `findings`, `opportunities`, `actions`, `hosts`,
+`workflows`, `samples`, `fleets`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode
 from tightship_platform.results.filters import FilterTexts
 from tightship_platform.results.finding import Finding
+from tightship_platform.results.fleet import ImportedFleet
 from tightship_platform.results.host import Host
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
@@ -228,6 +229,17 @@ def samples(
         lambda: _ask(list[Sample], "/samples", filters, limit=limit, after=after, **named),
         lambda items: _tables().samples(items),
         lambda: _no_sample(after, filters, is_about_one=any(named.values())),
+    )
+
+
+@click.command()
+@in_forms(ImportedFleet)
+def fleets(form: ListForm) -> None:
+    """List imported fleets by name: what is known of each, and what its figures take for granted."""
+    form.show(
+        lambda: _ask(list[ImportedFleet], "/fleets", None),
+        lambda items: _tables().fleets(items),
+        lambda: "No history is imported; see: tightship import --help",
     )
 
 

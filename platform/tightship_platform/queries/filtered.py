@@ -51,7 +51,7 @@ def in_fleet(
         return fleet_id.is_(None)
     found = session.scalar(select(models.Fleet.id).where(models.Fleet.name == filters.fleet))
     if found is None:
-        raise NotFound("fleet", filters.fleet, "see `tightship account --by fleet`")
+        raise NotFound("fleet", filters.fleet, "`tightship fleets` lists them")
     return fleet_id == found
 
 

@@ -24,7 +24,7 @@ def get_fleet(session: Session, name: str) -> ImportedFleet:
     """
     fleet = session.scalar(select(Fleet).where(Fleet.name == name))
     if fleet is None:
-        raise NotFound("fleet", name[:200], "see `tightship account --by fleet`")
+        raise NotFound("fleet", name[:200], "`tightship fleets` lists them")
     return _imported(session, fleet)
 
 

@@ -36,6 +36,14 @@ class Terms:
         if bucket == Bucket.UNEXPLAINED:
             self.unknown_ns += device_ns - progress_ns
 
+    def include(self, other: Terms) -> None:
+        """What another group spent; what no run held is of no group."""
+        self.held_ns += other.held_ns
+        self.progress_ns += other.progress_ns
+        self.unknown_ns += other.unknown_ns
+        self.rated_ns += other.rated_ns
+        self.ideal_ns += other.ideal_ns
+
 
 def goodput(terms: Terms) -> Goodput | None:
     """The ratios of which all terms are known; None: there is none."""

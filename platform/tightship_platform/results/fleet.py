@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NO_TEAM = "(no team)"
+"""Group of the runs whose workflow has no team."""
+NOBODY = "(nobody)"
+"""Group of what no run held."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSlice:
@@ -13,35 +18,6 @@ class FleetSlice:
     """Start of the slice."""
     buckets: dict[str, int]
     """Device time in nanoseconds by bucket."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetAccount:
-    """Device time of a period by bucket: in all, by team, by workflow and over time. Every part sums to the whole."""
-
-    since_ns: int
-    """Start of the period."""
-    until_ns: int
-    """End of the period."""
-    device_ns: int
-    """Device time that runs held in the period; of the live fleet also what no run held."""
-    runs: int
-    """Runs with an account that lie in the period."""
-    unaccounted_runs: int
-    """Runs of the period whose account is still to come; nothing of them is counted here."""
-    buckets: dict[str, int]
-    """Device time in nanoseconds by bucket."""
-    by_team: dict[str, dict[str, int]]
-    """Team → bucket → device time, the largest team first; `(no team)` for runs without one, `(nobody)` for what no run
-    held."""
-    by_workflow: dict[str, dict[str, int]]
-    """Workflow → bucket → device time, the largest workflow first; `(nobody)` for what no run held."""
-    over_time: list[FleetSlice]
-    """Slices in which there is device time."""
-    slice_ns: int
-    """Width of a slice."""
-    simulated: bool
-    """Some of it was made up by a simulator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +41,16 @@ class AccountGroup:
     """Device time of some runs. Their buckets sum to `device_ns` exactly; `busy_ns + idle_ns + unmeasured_ns`, too."""
 
     key: str
-    """Name of the fleet, team or workflow, a state, or a run's id; `(removed)`, `(no team)` and `(nobody)`, which held
-    what no run did, are what they say."""
+    """Name of the team or workflow, a state, or a run's id; `(removed)`, `(no team)` and `(nobody)`, which held what no
+    run did, are what they say."""
     runs: int
-    """Runs with an account."""
+    """Runs with an account that lie in the period."""
     devices: int | None
     """Devices that they held; null: not known, as schedulers do not say which, or the runs are gone."""
     device_ns: int
-    """Device time that they held; of the live fleet also what no run held."""
+    """Device time that they held in the period."""
+    unproductive_ns: int
+    """Device time of all buckets but `productive`. Where no trace was taken that is all of it, until one says more."""
     busy_ns: int | None
     """Device time in which a device worked, by its samples; null where nothing measured activity."""
     idle_ns: int | None
@@ -88,6 +66,45 @@ class AccountGroup:
     """Runs of which it is known."""
     goodput: Goodput | None = None
     """How much of it became progress; null where no ratio of it is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetAccount:
+    """Device time of a fleet in a period, by bucket: in all, by group and over time. Every part sums to the whole."""
+
+    fleet: str
+    """`live`, or the name of an imported one."""
+    by: str
+    """What the groups are: `team`, `workflow`, `state` or `run`."""
+    since_ns: int
+    """Start of the period."""
+    until_ns: int
+    """End of the period."""
+    device_ns: int
+    """Device time that runs held in the period; of the live fleet also what no run held."""
+    unproductive_ns: int
+    """Device time of all buckets but `productive`."""
+    runs: int
+    """Runs with an account that lie in the period."""
+    unaccounted_runs: int
+    """Runs of the period whose account is still to come; nothing of them is counted here."""
+    buckets: dict[str, int]
+    """Device time in nanoseconds by bucket."""
+    groups: list[AccountGroup]
+    """Those with the most unproductive time first."""
+    over_time: list[FleetSlice]
+    """Slices in which there is device time."""
+    slice_ns: int
+    """Width of a slice."""
+    simulated: bool
+    """Some of it was made up by a simulator."""
+    waiting_ns: int | None = None
+    """Time that runs waited in a scheduler's queue, of those of which it is known; it is no device time and in no
+    bucket. Null: it is known of none."""
+    waiting_runs: int = 0
+    """Runs of which it is known."""
+    goodput: Goodput | None = None
+    """How much of the device time became progress; null where no ratio of it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`tightship import` and `tightship account` against a real server: what is printed, what is left, what goes on."""
+"""`tightship import`, `fleets` and `account` against a real server: what is printed, what is left, what goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from made_history import SACCT, TWO, account_all, archive, duty, memory, written
 from tightship_collectors.commands.import_history import import_history
 from tightship_platform.captures.artifact_store import open_artifacts
 from tightship_platform.commands.account import account
-from tightship_platform.commands.lists import runs
+from tightship_platform.commands.lists import fleets, runs
 from tightship_platform.errors import Invalid, TightshipError
 
 Call = Callable[..., Result]
@@ -70,12 +70,14 @@ def test_a_history_is_imported_shown_by_itself_and_accounted_for(served: Served,
     assert json.loads(call(runs, "--json").stdout) == []
     listed = json.loads(call(runs, "--fleet", "old", "--json").stdout)
     assert {run["state"] for run in listed} == {"finished", "timeout"}
-    groups = json.loads(call(account, "--by", "state", "--fleet", "old", "--json").stdout)
-    assert {group["key"]: group["device_ns"] // 3600_000_000_000 for group in groups} == {"timeout": 4, "finished": 2}
-    keys = ["key", "runs", "devices", "device_ns", "busy_ns", "idle_ns", "unmeasured_ns", "buckets"]
-    assert [list(group) for group in groups] == [[*keys, "waiting_ns", "waiting_runs", "goodput"]] * 2
-    table = call(account).stdout
-    assert "old: imported from slurm-sacct" in table
+    whole = json.loads(call(account, "--by", "state", "--fleet", "old", "--json").stdout)
+    hours = {group["key"]: group["device_ns"] // 3600_000_000_000 for group in whole["groups"]}
+    assert hours == {"timeout": 4, "finished": 2}
+    assert (whole["fleet"], whole["runs"], whole["device_ns"]) == ("old", 2, 6 * 3600_000_000_000)
+    [listed] = call(fleets).stdout.splitlines()[2:]
+    assert listed.startswith("old   ") and "times without a zone are UTC" in listed
+    table = call(account, "--fleet", "old").stdout
+    assert "\nold: imported from slurm-sacct\n" in table
     assert "assumes: " in table, "what is assumed stands beside the figures"
     assert "left out: 1 row: not 12 columns" in table
     assert "assumes: " not in call(account, "--fleet", "live").stdout
@@ -84,7 +86,6 @@ def test_a_history_is_imported_shown_by_itself_and_accounted_for(served: Served,
     with served.http() as http:
         [fleet] = ok(http.get("/fleets"))
         assert (fleet["fleet"], fleet["runs"], fleet["unaccounted_runs"]) == ("old", 2, 0)
-        assert ok(http.get("/fleet", params={"fleet": "old"}))["device_ns"] == 6 * 3600_000_000_000
         assert http.get("/runs", params={"fleet": "none"}).status_code == 404
 
 
@@ -98,7 +99,7 @@ def test_pods_and_their_assumption(served: Served, call: Call, tmp_path: Path) -
         [fleet] = ok(http.get("/fleets"))
     assert fleet["long_idle_ns"] == fleet["device_ns"] == 30 * 57 * 10**9
     assert fleet["assumptions"][0].startswith("one device per pod")
-    assert "one device per pod" in call(account).stdout
+    assert "one device per pod" in call(fleets).stdout
 
 
 def test_of_half_a_file_what_is_whole_is_imported(served: Served, call: Call, tmp_path: Path) -> None:

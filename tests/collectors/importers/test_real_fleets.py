@@ -9,8 +9,9 @@ from made_history import Direct, account_all, take
 from reference_data import FLEETS
 
 from tightship_platform.database.engine import Database, open_database
-from tightship_platform.queries.account_groups import account_groups
+from tightship_platform.queries.account import fleet_account
 from tightship_platform.queries.fleets import get_fleet
+from tightship_platform.results.filters import Filters
 from tightship_platform.results.fleet import AccountGroup
 from tightship_platform.settings import Settings
 from tightship_platform.units import NS_PER_S
@@ -42,7 +43,7 @@ def test_gentd26(sqlite: Database) -> None:
     with sqlite.session() as session:
         account_all(session)
         fleet = get_fleet(session, source.name)
-        groups = account_groups(session, AccountBy.RUN, fleet=source.name)
+        groups = fleet_account(session, AccountBy.RUN, Filters(fleet=source.name)).groups
     assert len(groups) == fleet.runs == 143
     assert is_conserved(groups)
     assert fleet.device_ns == 157_417 * 57 * NS_PER_S
@@ -63,8 +64,8 @@ def test_supercloud(sqlite: Database) -> None:
     assert source.refused.counts == {"a job without GPUs": 9628 - 2401}
     with sqlite.session() as session:
         account_all(session)
-        groups = account_groups(session, AccountBy.STATE, fleet=source.name)
-        runs = account_groups(session, AccountBy.RUN, fleet=source.name)
+        groups = fleet_account(session, AccountBy.STATE, Filters(fleet=source.name)).groups
+        runs = fleet_account(session, AccountBy.RUN, Filters(fleet=source.name)).groups
     assert is_conserved(groups)
     assert is_conserved(runs)
     assert len(runs) == 2401

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import plotly.graph_objects as go
 import pytest
 from dash import html
-from made_records import make
+from made_records import account_groups, make
 from plotly.utils import PlotlyJSONEncoder
 
 from tightship_analyzers.report import gap_lanes
@@ -21,7 +21,7 @@ from tightship_dashboard.figures import account, captures, chart, elements, gap,
 from tightship_dashboard.pages import one_run
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.evidence import Gap
-from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.fleet import AccountGroup, FleetAccount
 from tightship_platform.results.run import Run
 from tightship_platform.results.timeline import Timeline
 from tightship_platform.units import NS_PER_MS, NS_PER_S
@@ -76,12 +76,16 @@ def test_unexplained_time_shows_also_when_there_is_none() -> None:
     assert "unexplained 0 s" in texts(account.waterfall({"productive": H}, H))
 
 
+def groups(buckets: dict[str, dict[str, int]]) -> list[AccountGroup]:
+    return [make(AccountGroup, one) for one in account_groups(buckets)]
+
+
 def test_what_did_work_is_missing_where_no_trace_tells() -> None:
     without_trace = {"startup": 38 * H, "productive": 0, "unexplained": 62 * H}
     shown = texts(account.waterfall(without_trace, 100 * H))
     assert "unexplained 62.0 h 62 %" in shown
     assert shown.endswith("productive – –")
-    assert texts(account.by_group({"a": without_trace}, kind="team")).endswith("100 h –")
+    assert texts(account.by_group(groups({"a": without_trace}), kind="team")).endswith("100 h –")
     assert texts(account.waterfall({"held_idle": H}, H)).endswith("productive 0 s 0 %"), "samples tell that"
 
 
@@ -95,7 +99,8 @@ def test_a_run_that_counted_no_step_says_so_once(is_live: bool, todo: str) -> No
 
 
 def test_teams_share_one_scale() -> None:
-    table = account.by_group({"a": {"productive": 10 * H}, "b": {"productive": 20 * H, "input": 20 * H}}, kind="team")
+    teams = groups({"a": {"productive": 10 * H}, "b": {"productive": 20 * H, "input": 20 * H}})
+    table = account.by_group(teams, kind="team")
     widths = [n.style["width"] for n in tree(table) if isinstance(n, html.Div) and n.className == "bar"]
     assert widths == ["50.000%", "50.000%", "25.000%"]
     assert texts(table).index("b") < texts(table).index(" a ")

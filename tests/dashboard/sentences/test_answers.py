@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from made_records import make
+from made_records import account_groups, make
 
 from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences.formatting import NBSP
 from tightship_dashboard.sentences.links import Answer, Link, finding_href, run_href, runs_href, search_href
-from tightship_platform.queries.fleet import NO_TEAM, NOBODY
 from tightship_platform.results.finding import Finding
-from tightship_platform.results.fleet import FleetAccount
+from tightship_platform.results.fleet import NO_TEAM, NOBODY, FleetAccount
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
 from tightship_platform.units import NS_PER_MS, NS_PER_S
@@ -32,7 +31,9 @@ def account(**changes: Any) -> FleetAccount:
     given = {
         "device_ns": 100 * H,
         "buckets": {"productive": 41 * H, "held_idle": 37 * H, "input": 12 * H, "unexplained": 10 * H},
-        "by_team": {"vision": {"held_idle": 30 * H, "productive": 10 * H}, "language": {"held_idle": 7 * H}},
+        "groups": account_groups(
+            {"vision": {"held_idle": 30 * H, "productive": 10 * H}, "language": {"held_idle": 7 * H}}
+        ),
     }
     return make(FleetAccount, given, **changes)
 
@@ -70,17 +71,18 @@ def test_fleet_says_what_worked_what_was_lost_whose_it_is_and_what_to_do() -> No
 
 def test_fleet_names_no_team_when_none_has_most_of_it() -> None:
     even = {"vision": {"held_idle": 18 * H}, "language": {"held_idle": 18 * H}}
-    assert "most of it" not in words_of(answers.fleet(account(by_team=even), [], "24h"))
+    assert "most of it" not in words_of(answers.fleet(account(groups=account_groups(even)), [], "24h"))
     unnamed = {NO_TEAM: {"held_idle": 36 * H}, "language": {"held_idle": 1 * H}}
-    assert "most of it" not in words_of(answers.fleet(account(by_team=unnamed), [], "24h"))
-    assert "most of it" not in words_of(answers.fleet(account(by_team={"vision": {"held_idle": 37 * H}}), [], "24h"))
+    assert "most of it" not in words_of(answers.fleet(account(groups=account_groups(unnamed)), [], "24h"))
+    alone = account(groups=account_groups({"vision": {"held_idle": 37 * H}}))
+    assert "most of it" not in words_of(answers.fleet(alone, [], "24h"))
 
 
 def test_fleet_without_device_time_or_without_losses() -> None:
     assert words_of(answers.fleet(account(device_ns=0, buckets={}), [], "30d")) == (
         "In the last 30 days no run held a device."
     )
-    perfect = account(device_ns=H, buckets={"productive": H}, by_team={"a": {"productive": H}})
+    perfect = account(device_ns=H, buckets={"productive": H}, groups=account_groups({"a": {"productive": H}}))
     assert (
         words_of(answers.fleet(perfect, [], "24h"))
         == "In the last 24 hours, 100 % of 1.00 device-hours were productive."
@@ -168,7 +170,7 @@ def test_without_a_trace_nothing_is_claimed_about_work() -> None:
         "Running for 1 h 0 min: no trace shows how much of its 8.00 device-hours were productive; 38 % went to "
         "start-up."
     )
-    assert words_of(answers.fleet(account(device_ns=8 * H, buckets=without_trace, by_team={}), [], "24h")) == (
+    assert words_of(answers.fleet(account(device_ns=8 * H, buckets=without_trace, groups=[]), [], "24h")) == (
         "In the last 24 hours, no trace shows how much of 8.00 device-hours were productive; 38 % went to start-up."
     )
 
@@ -213,7 +215,7 @@ def test_what_no_run_held_is_no_run_to_look_at() -> None:
     free = {"unallocated": 60 * H}
     assert words_of(answers.fleet(account(device_ns=60 * H, buckets=free), [], "24h")).endswith("no run held a device.")
     teams = {NOBODY: free, "vision": {"productive": 40 * H}}
-    whole = account(device_ns=100 * H, buckets={"productive": 40 * H, **free}, by_team=teams)
+    whole = account(device_ns=100 * H, buckets={"productive": 40 * H, **free}, groups=account_groups(teams))
     parts = answers.fleet(whole, [], "24h")
     assert "40 % of 100 device-hours were productive; 60 % were held by no run." in words_of(parts)
     assert "#account" in [part.href for part in parts if isinstance(part, Link)][-1]

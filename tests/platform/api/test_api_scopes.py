@@ -59,7 +59,6 @@ NEEDED = {
     ("GET", "/opportunities"): Scope.READ,
     ("GET", "/hosts"): Scope.READ,
     ("GET", "/workflows"): Scope.READ,
-    ("GET", "/fleet"): Scope.READ,
     ("GET", "/fleets"): Scope.READ,
     ("POST", "/fleets/{name}"): Scope.INGEST,
     ("POST", "/fleets/{name}/parts"): Scope.INGEST,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from tightship_platform.commands.account import _print_goodput
+from tightship_platform.commands.account import _goodput
 from tightship_platform.commands.list_tables import accounts
 from tightship_platform.results.fleet import AccountGroup, Goodput
 
@@ -16,6 +14,7 @@ GROUP = AccountGroup(
     runs=1,
     devices=1,
     device_ns=HOUR,
+    unproductive_ns=HOUR // 2,
     busy_ns=None,
     idle_ns=None,
     unmeasured_ns=HOUR,
@@ -32,11 +31,8 @@ def test_waits_have_a_column_where_any_is_known() -> None:
     assert known.rows[0][-1] == "50.0 % lost"
 
 
-def test_goodput_says_which_ratios_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_goodput_says_which_ratios_are_known() -> None:
     some = Goodput(scheduling_frac=0.8, runtime_frac=0.75, program_frac=None, goodput_frac=None)
     every = replace(some, program_frac=0.25, goodput_frac=0.15)
-    _print_goodput([GROUP, replace(GROUP, goodput=some), replace(GROUP, goodput=every)])
-    assert capsys.readouterr().out.splitlines() == [
-        "live: goodput unknown = scheduling 80.0 % × runtime 75.0 % × program unknown",
-        "live: goodput at least 15.0 % = scheduling 80.0 % × runtime 75.0 % × program 25.0 %",
-    ]
+    assert _goodput(some) == "Goodput unknown = scheduling 80.0 % × runtime 75.0 % × program unknown"
+    assert _goodput(every) == "Goodput at least 15.0 % = scheduling 80.0 % × runtime 75.0 % × program 25.0 %"

@@ -131,15 +131,23 @@ def test_a_run_on_one_screen(call: Callable[..., Result], filled: Filled) -> Non
     assert max(map(len, lines)) <= 80, [line for line in lines if len(line) > 80]
 
 
-def test_where_all_device_time_went_and_who_lost_most(call: Callable[..., Result]) -> None:
-    first, *table = call("fleet").stdout.splitlines()
+def test_where_all_device_time_went_and_who_wasted_most(call: Callable[..., Result]) -> None:
+    first, *table, goodput = call("account").stdout.splitlines()
+    assert goodput.startswith("Goodput unknown = scheduling unknown × runtime ")
     assert "1 run held 1.67 min of device time" in first
-    assert [line.split()[0] for line in table[2:]] == ["red", "all"]
-    assert "1.67 min   25.0 s       100.0 %       75.0 %   20.0 % input" in table[2]
-    assert call("fleet", "--by", "workflow").stdout.splitlines()[3].split()[0] == "vision"
-    assert call("fleet", "--since", "2d", "--until", "1d").stdout.rstrip().endswith("0 runs held 0 s of device time")
-    assert json.loads(call("fleet", "--json").stdout)["by_team"]["red"]["input"] == 20 * NS_PER_S
-    refused = call("fleet", "--until", "9d").exception
+    assert [line.split()[0] for line in table[2:]] == ["red"]
+    assert "25.0 s       75.0 %   20.0 % input" in table[2]
+    assert call("account", "--by", "workflow", "--label", "lr=3e-4").stdout.splitlines()[3].split()[0] == "vision"
+    assert call("account", "--label", "lr=1", "--format", "csv").stdout.splitlines() == [
+        "key,runs,devices,device_ns,unproductive_ns,busy_ns,idle_ns,unmeasured_ns,buckets,"
+        "waiting_ns,waiting_runs,goodput"
+    ]
+    before, none = call("account", "--since", "2d", "--until", "1d").stdout.splitlines()
+    assert before.endswith("0 runs held 0 s of device time") and none.startswith("No run is accounted for then.")
+    whole = json.loads(call("account", "--json").stdout)
+    assert (whole["by"], whole["groups"][0]["key"]) == ("team", "red")
+    assert whole["groups"][0]["buckets"]["input"] == whole["buckets"]["input"] == 20 * NS_PER_S
+    refused = call("account", "--since", "2999-01-01").exception
     assert isinstance(refused, ApiError) and "Period" in str(refused)
 
 
