@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_accounts import accounts, by_group
 from records import CPU, HOUR, MIN, T0, S, batch, beat, ended, held, host_samples, live, run_samples, samples, started
 from records import steps as step_records
 from sqlalchemy import delete, func, select, text
@@ -24,11 +25,8 @@ from tightship_platform.errors import Conflict, Gone, NotFound
 from tightship_platform.ingest import RefusedRows
 from tightship_platform.ingest.offload import put_offload
 from tightship_platform.queries import wholeness
-from tightship_platform.queries.account import fleet_account
 from tightship_platform.queries.hosts import list_hosts
 from tightship_platform.queries.runs import list_runs
-from tightship_platform.results.filters import Filters
-from tightship_platform.results.fleet import FleetAccount
 from tightship_platform.samples.past_accounts import DELETED
 from tightship_platform.samples.retention import DAY_NS, day_of
 from tightship_platform.tasks.removal import old, runs
@@ -126,15 +124,6 @@ def removed(database: Database, store: ArtifactStore, *keys: str, keeps_names: b
         for run_id in ids:
             runs.begin(session, run_id, keeps_names=keeps_names)
     assert runs.finish_all(database, store, keys, deadline_s=NEVER_S) == list(keys)
-
-
-def accounts(database: Database, since_ns: int, until_ns: int, by: AccountBy = AccountBy.TEAM) -> FleetAccount:
-    with database.session() as session:
-        return fleet_account(session, by, Filters(since_ns=since_ns, until_ns=until_ns))
-
-
-def by_group(account: FleetAccount) -> dict[str, dict[str, int]]:
-    return {group.key: group.buckets for group in account.groups}
 
 
 @pytest.mark.parametrize("at_once", [2, runs.ROWS_AT_ONCE])
