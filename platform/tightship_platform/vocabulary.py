@@ -207,6 +207,7 @@ class FleetFormat(StrEnum):
 class AccountBy(StrEnum):
     """What an account is split by."""
 
+    FLEET = "fleet"
     TEAM = "team"
     WORKFLOW = "workflow"
     STATE = "state"

@@ -120,3 +120,12 @@ def test_a_run_of_no_length_keeps_its_device_time(session: Session) -> None:
     found = _fleet(session, T0, T0 + S)
     assert found.buckets["unexplained"] == found.device_ns == 3
     assert _fleet(session, T0 - S, T0).device_ns == 0
+
+
+def test_more_than_64_bits_of_device_time_are_summed_exactly(session: Session) -> None:
+    for number in range(3):
+        _account(session, _run(session, f"r{number}"), productive=2**62 + 1, input=number)
+    found = _fleet(session, T0 - S, T0 + MIN, AccountBy.FLEET)
+    assert found.buckets["productive"] == 3 * (2**62 + 1)
+    assert [(group.key, group.device_ns) for group in found.groups] == [("live", 3 * (2**62 + 1) + 3)]
+    _check_sums(found)

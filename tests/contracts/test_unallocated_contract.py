@@ -63,7 +63,10 @@ def test_what_no_run_held_while_its_host_reported(database: Database) -> None:
         assert live.buckets["unallocated"] == FREE + 40 * MIN, "the other 20 minutes nobody reported"
         assert live.device_ns == FREE + 40 * MIN + 15 * MIN + 30 * S == 2 * 40 * MIN
         assert live.runs == 1
-        for by in AccountBy:
+        [of_fleet] = fleet(session, AccountBy.FLEET).groups
+        assert (of_fleet.key, of_fleet.runs, of_fleet.devices, of_fleet.device_ns) == ("live", 1, 1, live.device_ns)
+        assert (of_fleet.buckets, of_fleet.goodput) == (live.buckets, live.goodput)
+        for by in set(AccountBy) - {AccountBy.FLEET}:
             groups = {one.key: one for one in fleet(session, by).groups}
             nobody = groups.pop(NOBODY)
             assert [(one.runs, one.devices) for one in groups.values()] == [(1, 1)]

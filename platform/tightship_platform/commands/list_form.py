@@ -105,13 +105,8 @@ class ListForm:
             return
 
 
-def in_forms(record: type, *, whole: type | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare `--format`, `--json` and `--watch` of a list, which gets them as `form`.
-
-    :param whole: the record that holds the list and is printed as JSON, where there is one.
-    """
-    as_object = json_option(record) if whole is None else json_option(whole, "Print a JSON object instead of a table.")
-    keys = "the keys of --json" if whole is None else f"the keys of {record.__name__}"
+def in_forms(record: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare `--format`, `--json` and `--watch` of a list, which gets them as `form`."""
 
     def declare(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -123,9 +118,9 @@ def in_forms(record: type, *, whole: type | None = None) -> Callable[[Callable[.
             "--format",
             "form_name",
             type=click.Choice([TABLE, JSON, CSV]),
-            help=f"Print a table, JSON, or CSV with {keys} as its head.  [default: table]",
+            help="Print a table, JSON, or CSV with the keys of --json as its head.  [default: table]",
         )
-        return form(as_object(watched(read)))
+        return form(json_option(record)(watched(read)))
 
     return declare
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, distinct, func, literal_column, not_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from tightship_platform.database.exact_sum import exact_sum
 from tightship_platform.database.models import (
     Allocation,
     Fleet,
@@ -39,8 +40,10 @@ WEEK_NS = 7 * DAY_NS
 MAX_GROUPS = 10_000
 REMOVED = "(removed)"
 """Group of runs that are gone, where they are asked for by state or by run: their device time stays."""
+_FLEET_NAME = select(Fleet.name).where(Fleet.id == Run.fleet_id).correlate(Run).scalar_subquery()
 _KEYS: dict[AccountBy, ColumnElement[Any] | InstrumentedAttribute[Any]] = {
     # Written out: PostgreSQL takes two parameters of one value for two different expressions in GROUP BY.
+    AccountBy.FLEET: func.coalesce(_FLEET_NAME, literal_column(f"'{LIVE}'")),
     AccountBy.TEAM: func.coalesce(Workflow.team, literal_column(f"'{NO_TEAM}'")),
     AccountBy.WORKFLOW: Workflow.name,
     AccountBy.STATE: Run.state,
@@ -88,14 +91,15 @@ def fleet_account(
     _sum_whole_runs(session, sums, _KEYS[by], counted)
     _spread_runs(session, sums, _KEYS[by], counted)
     _spread_past(session, sums, by, filters)
-    unallocated_ns = _spread_unallocated(session, sums, filters)
-    groups = [_group(name, group) for name, group in sums.groups.items()]
+    terms = Terms(unallocated_ns=_spread_unallocated(session, sums, by, filters))
     total: Counts = defaultdict(int)
     for bucket, device_ns in (pair for group in sums.groups.values() for pair in group.buckets.items()):
         total[bucket] += device_ns
-    terms = Terms(unallocated_ns=unallocated_ns)
     for group in sums.groups.values():
         terms.include(group.terms)
+        if by is AccountBy.FLEET:
+            group.terms.unallocated_ns = terms.unallocated_ns
+    groups = [_group(name, group) for name, group in sums.groups.items()]
     waiting_runs = sum(group.waiting_runs for group in groups)
     return FleetAccount(
         fleet=filters.fleet or LIVE,
@@ -138,7 +142,7 @@ def _count_runs(session: Session, sums: Sums, key: Any, counted: Conditions) -> 
     """Runs, how long they waited, and the devices that they held."""
     name = key.label("name")
     simulated = func.max(case((Run.simulated, 1), else_=0))
-    waits = func.sum(Run.start_ns - Run.eligible_ns), func.count(Run.eligible_ns)
+    waits = exact_sum(Run.start_ns - Run.eligible_ns), func.count(Run.eligible_ns)
     runs = select(name, simulated, func.count(Run.id), *waits).select_from(Run)
     runs = runs.join(Workflow, Workflow.id == Run.workflow_id).where(*counted).group_by(name)
     for row in session.execute(runs):
@@ -168,9 +172,9 @@ def _sum_whole_runs(session: Session, sums: Sums, key: Any, counted: Conditions)
         chosen = select(*columns).select_from(Run).join(Workflow, Workflow.id == Run.workflow_id)
         return chosen.join(RunAccount, RunAccount.run_id == Run.id).where(*whole)
 
-    spent = func.sum(RunAccount.device_ns)
-    progress = func.sum(case((_IS_PROGRESS, RunAccount.device_ns), else_=0))
-    rated = func.sum(case((and_(_IS_PROGRESS, Run.ideal_ns.is_not(None)), RunAccount.device_ns), else_=0))
+    spent = exact_sum(RunAccount.device_ns)
+    progress = exact_sum(case((_IS_PROGRESS, RunAccount.device_ns), else_=0))
+    rated = exact_sum(case((and_(_IS_PROGRESS, Run.ideal_ns.is_not(None)), RunAccount.device_ns), else_=0))
     by_bucket = select_of(name, RunAccount.bucket, spent, progress, rated).group_by(name, RunAccount.bucket)
     for group, bucket, *sums_ns in session.execute(by_bucket):
         device_ns, progress_ns, rated_ns = (int(value or 0) for value in sums_ns)
@@ -182,7 +186,7 @@ def _sum_whole_runs(session: Session, sums: Sums, key: Any, counted: Conditions)
         if device_ns:
             sums.slices[int(position)][bucket] += int(device_ns)
     of_runs_ns = (
-        select(name, func.sum(Run.ideal_ns), func.sum(RunActivity.busy_ns), func.sum(RunActivity.idle_ns))
+        select(name, exact_sum(Run.ideal_ns), exact_sum(RunActivity.busy_ns), exact_sum(RunActivity.idle_ns))
         .select_from(Run)
         .join(Workflow, Workflow.id == Run.workflow_id)
         .outerjoin(RunActivity, RunActivity.run_id == Run.id)
@@ -232,7 +236,7 @@ def _spread_past(session: Session, sums: Sums, by: AccountBy, filters: Filters) 
         *([] if filters.team is None else [PastAccount.team == filters.team]),
     )
     for past in session.scalars(wanted.order_by(PastAccount.day_ns)):
-        names = {AccountBy.TEAM: past.team or NO_TEAM, AccountBy.WORKFLOW: past.workflow}
+        names = {AccountBy.FLEET: LIVE, AccountBy.TEAM: past.team or NO_TEAM, AccountBy.WORKFLOW: past.workflow}
         group = sums.groups[names.get(by, REMOVED)]
         group.runs += past.runs if past.day_ns >= day_of(sums.since_ns) else 0
         group.devices = None
@@ -243,7 +247,7 @@ def _spread_past(session: Session, sums: Sums, by: AccountBy, filters: Filters) 
             group.terms.add(bucket, device_ns, progress_ns=progress_ns, rated_ns=0)
 
 
-def _spread_unallocated(session: Session, sums: Sums, filters: Filters) -> int | None:
+def _spread_unallocated(session: Session, sums: Sums, by: AccountBy, filters: Filters) -> int | None:
     """What no run held, of the live fleet as a whole; answers how much that was, None where nobody has counted it."""
     if without(filters, "since_ns", "until_ns") != ALL:
         return None
@@ -253,8 +257,8 @@ def _spread_unallocated(session: Session, sums: Sums, filters: Filters) -> int |
     for day in days:
         if not day.device_ns:
             continue
-        group = sums.groups[NOBODY]
-        group.devices = None
+        group = sums.groups[LIVE if by is AccountBy.FLEET else NOBODY]
+        group.devices = group.devices if group.runs else None
         part = sums.spread(group, day.since_ns, day.until_ns, {Bucket.UNALLOCATED: day.device_ns})
         total_ns += part.buckets[Bucket.UNALLOCATED]
         if day.measured_ns:

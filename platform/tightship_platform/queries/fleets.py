@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
+from tightship_platform.database.exact_sum import exact_sum
 from tightship_platform.database.models import Fleet, Run, RunAccount, RunActivity
 from tightship_platform.errors import NotFound
 from tightship_platform.results.fleet import ImportedFleet
@@ -38,12 +39,11 @@ def _imported(session: Session, fleet: Fleet) -> ImportedFleet:
     awaits = func.sum(case((Run.accounted_ns.is_(None), 1), else_=0))
     life = select(func.count(), func.min(Run.start_ns), func.max(Run.end_ns), awaits).select_from(Run).where(mine)
     runs, since_ns, until_ns, unaccounted = session.execute(life).one()
-    device_ns = _whole(session.scalar(select(func.sum(RunAccount.device_ns)).join(Run).where(mine)))
+    device_ns = session.scalar(select(exact_sum(RunAccount.device_ns)).join(Run).where(mine)) or 0
     activity = RunActivity.busy_ns, RunActivity.idle_ns, RunActivity.long_idle_ns
-    measured: Any = select(*(func.sum(column) for column in activity)).select_from(RunActivity)
+    measured: Any = select(*map(exact_sum, activity)).select_from(RunActivity)
     measured = measured.join(Run, Run.id == RunActivity.run_id).where(mine)
     busy_ns, idle_ns, long_idle_ns = session.execute(measured).one()
-    known = busy_ns is not None
     return ImportedFleet(
         fleet=fleet.name,
         format=fleet.format,
@@ -55,15 +55,10 @@ def _imported(session: Session, fleet: Fleet) -> ImportedFleet:
         since_ns=since_ns,
         until_ns=until_ns,
         device_ns=device_ns,
-        unaccounted_runs=_whole(unaccounted),
-        busy_ns=_whole(busy_ns) if known else None,
-        idle_ns=_whole(idle_ns) if known else None,
-        unmeasured_ns=device_ns - _whole(busy_ns) - _whole(idle_ns),
-        long_idle_ns=_whole(long_idle_ns) if known else None,
+        unaccounted_runs=unaccounted or 0,
+        busy_ns=busy_ns,
+        idle_ns=idle_ns,
+        unmeasured_ns=device_ns - (busy_ns or 0) - (idle_ns or 0),
+        long_idle_ns=long_idle_ns,
         imported_ns=fleet.done_ns,
     )
-
-
-def _whole(total: Any) -> int:
-    """A sum as the database has it: null of nothing, a decimal of large integers."""
-    return int(total or 0)

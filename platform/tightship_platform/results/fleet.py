@@ -41,14 +41,14 @@ class AccountGroup:
     """Device time of some runs. Their buckets sum to `device_ns` exactly; `busy_ns + idle_ns + unmeasured_ns`, too."""
 
     key: str
-    """Name of the team or workflow, a state, or a run's id; `(removed)`, `(no team)` and `(nobody)`, which held what no
-    run did, are what they say."""
+    """Name of the fleet, team or workflow, a state, or a run's id; `(removed)`, `(no team)` and `(nobody)`, which held
+    what no run did, are what they say."""
     runs: int
     """Runs with an account that lie in the period."""
     devices: int | None
     """Devices that they held; null: not known, as schedulers do not say which, or the runs are gone."""
     device_ns: int
-    """Device time that they held in the period."""
+    """Device time that they held in the period; of the live fleet as a whole also what no run held."""
     unproductive_ns: int
     """Device time of all buckets but `productive`. Where no trace was taken that is all of it, until one says more."""
     busy_ns: int | None
@@ -75,7 +75,7 @@ class FleetAccount:
     fleet: str
     """`live`, or the name of an imported one."""
     by: str
-    """What the groups are: `team`, `workflow`, `state` or `run`."""
+    """What the groups are: `fleet`, which is one, `team`, `workflow`, `state` or `run`."""
     since_ns: int
     """Start of the period."""
     until_ns: int

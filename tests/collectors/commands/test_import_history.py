@@ -70,10 +70,16 @@ def test_a_history_is_imported_shown_by_itself_and_accounted_for(served: Served,
     assert json.loads(call(runs, "--json").stdout) == []
     listed = json.loads(call(runs, "--fleet", "old", "--json").stdout)
     assert {run["state"] for run in listed} == {"finished", "timeout"}
-    whole = json.loads(call(account, "--by", "state", "--fleet", "old", "--json").stdout)
-    hours = {group["key"]: group["device_ns"] // 3600_000_000_000 for group in whole["groups"]}
-    assert hours == {"timeout": 4, "finished": 2}
-    assert (whole["fleet"], whole["runs"], whole["device_ns"]) == ("old", 2, 6 * 3600_000_000_000)
+    hour = 3600_000_000_000
+    groups = json.loads(call(account, "--by", "state", "--fleet", "old", "--json").stdout)
+    assert {group["key"]: group["device_ns"] / hour for group in groups} == {"timeout": 4, "finished": 2}
+    [group] = json.loads(call(account, "--by", "fleet", "--json").stdout)
+    assert (group["key"], group["runs"], group["device_ns"]) == ("old", 2, 6 * hour), "the live fleet has no runs"
+    assert json.loads(call(account, "--by", "fleet", "--fleet", "live", "--json").stdout) == []
+    assert json.loads(call(account, "--by", "fleet", "--search", "fleet:old", "--json").stdout) == [group]
+    both = call(account, "--by", "fleet").stdout.splitlines()
+    assert [line.split(",")[0] for line in both[:2]] == ["live", "old"]
+    assert "2 runs held 6.00 h of device time" in both[1]
     [listed] = call(fleets).stdout.splitlines()[2:]
     assert listed.startswith("old   ") and "times without a zone are UTC" in listed
     table = call(account, "--fleet", "old").stdout

@@ -34,5 +34,5 @@ def test_waits_have_a_column_where_any_is_known() -> None:
 def test_goodput_says_which_ratios_are_known() -> None:
     some = Goodput(scheduling_frac=0.8, runtime_frac=0.75, program_frac=None, goodput_frac=None)
     every = replace(some, program_frac=0.25, goodput_frac=0.15)
-    assert _goodput(some) == "Goodput unknown = scheduling 80.0 % × runtime 75.0 % × program unknown"
-    assert _goodput(every) == "Goodput at least 15.0 % = scheduling 80.0 % × runtime 75.0 % × program 25.0 %"
+    assert _goodput(some) == "goodput unknown = scheduling 80.0 % × runtime 75.0 % × program unknown"
+    assert _goodput(every) == "goodput at least 15.0 % = scheduling 80.0 % × runtime 75.0 % × program 25.0 %"

@@ -133,7 +133,7 @@ def test_a_run_on_one_screen(call: Callable[..., Result], filled: Filled) -> Non
 
 def test_where_all_device_time_went_and_who_wasted_most(call: Callable[..., Result]) -> None:
     first, *table, goodput = call("account").stdout.splitlines()
-    assert goodput.startswith("Goodput unknown = scheduling unknown × runtime ")
+    assert goodput.startswith("live: goodput unknown = scheduling unknown × runtime ")
     assert "1 run held 1.67 min of device time" in first
     assert [line.split()[0] for line in table[2:]] == ["red"]
     assert "25.0 s       75.0 %   20.0 % input" in table[2]
@@ -144,9 +144,9 @@ def test_where_all_device_time_went_and_who_wasted_most(call: Callable[..., Resu
     ]
     before, none = call("account", "--since", "2d", "--until", "1d").stdout.splitlines()
     assert before.endswith("0 runs held 0 s of device time") and none.startswith("No run is accounted for then.")
-    whole = json.loads(call("account", "--json").stdout)
-    assert (whole["by"], whole["groups"][0]["key"]) == ("team", "red")
-    assert whole["groups"][0]["buckets"]["input"] == whole["buckets"]["input"] == 20 * NS_PER_S
+    for by, key in (("team", "red"), ("fleet", "live"), ("workflow", "vision")):
+        [group] = json.loads(call("account", "--by", by, "--json").stdout)
+        assert (group["key"], group["buckets"]["input"]) == (key, 20 * NS_PER_S)
     refused = call("account", "--since", "2999-01-01").exception
     assert isinstance(refused, ApiError) and "Period" in str(refused)
 
