@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
-import click
 import file_costs
 import pytest
 from file_schedule import TOGETHER
@@ -73,17 +71,6 @@ def test_costly_files_are_drawn_within_the_budget_and_each_of_them_by_some_numbe
 
 def test_no_init_under_tests() -> None:
     assert [path for path in tracked("tests/**/*.py") if path.name == "__init__.py"] == []
-
-
-def test_every_entry_point_is_a_command_of_its_own_name() -> None:
-    entries = [
-        entry for entry in entry_points(group="tightship.commands") if entry.dist and entry.dist.name == "tightship"
-    ]
-    assert len(entries) >= 17
-    for entry in entries:
-        command = entry.load()
-        assert isinstance(command, click.Command), entry.value
-        assert command.name == entry.name
 
 
 def test_every_make_target_in_the_documents_exists() -> None:

@@ -6,20 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
-from importlib.metadata import entry_points
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 from processes import tightship
 
-from tightship_platform import cli
-from tightship_platform.cli import GROUP, main, root
+from tightship_platform.cli import COMMANDS, SUCCESSORS, main, root
 
-PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-COMMANDS = set(PYPROJECT["project"]["entry-points"][GROUP])
 HEAVY = {
     "torch", "polars", "dash", "celery", "kombu", "sqlalchemy", "fastapi", "pydantic", "starlette", "uvicorn", "numpy",
     "pandas", "plotly", "httpx", "rich", "psutil", "alembic", "redis", "psycopg", "fsspec", "pynvml", "msgspec", "isal",
@@ -67,15 +61,44 @@ def test_a_launcher_asks_its_server_without_importing_what_draws_tables() -> Non
 
 
 def test_help_names_every_command_and_what_it_does() -> None:
-    shown = CliRunner().invoke(root, ["--help"], prog_name="tightship").output
-    entries = entry_points(group=GROUP)
-    assert {entry.name for entry in entries} == COMMANDS
-    assert {name: (own.value, own.extras) for name, own in cli._own_entries().items()} == {
-        entry.name: (entry.value.partition(" ")[0], entry.extras) for entry in entries
-    }
-    lines = {line.split()[0]: line.split()[1:] for line in shown.partition("Commands:")[2].splitlines() if line.strip()}
-    assert set(lines) == COMMANDS
-    assert all(lines.values()), "a command has no help"
+    shown = CliRunner().invoke(root, ["--help"], prog_name="tightship", terminal_width=100).output
+    lines = [line.split(maxsplit=1) for line in shown.partition("Commands:\n")[2].splitlines()]
+    assert lines == [[name, f"{entry.help}."] for name, entry in sorted(COMMANDS.items())]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_line_of_a_command_is_how_its_help_begins(name: str) -> None:
+    command = COMMANDS[name].load()
+    assert isinstance(command, click.Command) and command.help is not None
+    assert command.name == name
+    text = " ".join(command.help.split())
+    assert text.startswith(COMMANDS[name].help)
+    assert text.removeprefix(COMMANDS[name].help).startswith((".", ",", ";", ":", " ("))
+
+
+def test_a_shell_completes_commands_without_importing_them() -> None:
+    code = (
+        "import sys\nfrom tightship_platform.cli import main\ntry:\n    main()\nexcept SystemExit:\n"
+        "    print(len([name for name in sys.modules if '.commands.' in name]))"
+    )
+    environ = os.environ | {"_TIGHTSHIP_COMPLETE": "bash_complete"}
+
+    def completed(line: str) -> list[str]:
+        words = environ | {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+        done = subprocess.run([sys.executable, "-c", code], env=words, capture_output=True, text=True)
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    assert completed("tightship ru") == ["plain,rules", "plain,run", "plain,runs", "0"]
+    assert completed("tightship fleet --j") == ["", "0"], "it is gone"
+    assert completed("tightship fleets --j")[0] == "plain,--json"
+
+
+@pytest.mark.parametrize("name", sorted(SUCCESSORS))
+def test_a_command_that_is_gone_names_its_successor(name: str) -> None:
+    assert name not in COMMANDS and SUCCESSORS[name] in COMMANDS
+    error = CliRunner().invoke(root, [name, "--json"]).exception
+    assert str(error) == f"`tightship {name}` is now `tightship {SUCCESSORS[name]}`"
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

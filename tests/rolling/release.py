@@ -22,7 +22,8 @@ class Release:
     name: str
     folder: Path
     names: Path
-    """Has its entry points: sub-commands and tasks are found by these, and those of what is installed are newer."""
+    """Has its entry points: pages and tasks are found by these (commands, too, in releases that list none in
+    cli.py), and those of what is installed are newer."""
 
     def environ(self, variables: dict[str, str]) -> dict[str, str]:
         """A whole environment for its processes."""

@@ -6,15 +6,15 @@ import importlib
 import os
 from importlib.metadata import entry_points
 
-from tightship_platform import cli
+from tightship_platform.cli import COMMANDS
 
 os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as `tightship worker` does: Celery reads it at import
 
 for group in ("tightship.tasks", "tightship.web"):
     for _entry in entry_points(group=group):
         _entry.load()
-for _entry in cli._entries().values():
-    _entry.load()
+for _command in COMMANDS.values():
+    _command.load()
 for _name in (
     "rich.live",
     "rich.table",

@@ -32,7 +32,7 @@ LOOK_S = 0.3
 @click.option("--native", is_flag=True, help="Of a live run, also frames of C and C++; takes seconds for each process.")
 @json_option(Why, "Print one JSON object with all stacks, or with all ranks that wait.")
 def why(targets: tuple[str, ...], native: bool, as_json: bool) -> None:
-    """Say why a job makes no steps: where its ranks are, which one the others wait for, or how it died.
+    """Say why a job makes no steps, or how it died: where its ranks are, and which one the others wait for.
 
     RUN is a run's id, the beginning of one, or @ for the newest. Of a live run the stacks of all ranks and loader
     workers are read by py-spy, which takes root or the capability SYS_PTRACE on many systems: here where the run is of

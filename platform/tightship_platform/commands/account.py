@@ -36,8 +36,8 @@ SHOWN = 20
 @click.option("--limit", type=click.IntRange(1, MOST), help=f"Groups at most.  [default: {SHOWN} in a table]")
 @in_forms(AccountGroup)
 def account(by: str, filters: FilterTexts, limit: int | None, form: ListForm) -> None:
-    """Say where device time went, and which team, workflow or run wasted most of it, in the last seven days or since
-    --since; of an imported fleet, in all of its history.
+    """Say where device time went, and whose it was, the most wasteful first: in the last seven days or since --since,
+    of an imported fleet in all of its history.
 
     Unproductive is all but the time in which a device computed. Of a team without any trace nobody knows that: all its
     time counts as unproductive until one says more.

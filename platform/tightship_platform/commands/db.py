@@ -13,7 +13,7 @@ from tightship_platform.settings import load_settings
 
 @click.group()
 def db() -> None:
-    """Manage the database (TIGHTSHIP_DATABASE_URL) and its artifact store."""
+    """Manage the database and its artifact store (TIGHTSHIP_DATABASE_URL)."""
 
 
 @db.command()

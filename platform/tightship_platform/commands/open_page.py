@@ -19,7 +19,7 @@ _BY_ID_ALONE = ("run", "capture", "finding")
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] ID")
 @click.option("--print", "only_print", is_flag=True, help="Only print the address.")
 def open_page(words: tuple[str, ...], only_print: bool) -> None:
-    """Print the address of a page, and open it in the browser where there is a display (or BROWSER is set).
+    """Print the address of a page, and open it in the browser, where there is a display (or BROWSER is set).
 
     ID is that of a run, of a capture (whose page shows its traces), or of a finding: of runs and captures the beginning
     is enough, and @ is the newest run. KIND (run, capture, finding or trace) says which is meant where an id alone
