@@ -190,9 +190,6 @@ def root() -> None:
 
 def main() -> None:
     """Entry point: an expected error is one line on stderr and exit code 2, never a traceback."""
-    # httpx imports rich for a command that nobody calls here: an eighth of what `tightship run` needs to start.
-    # It goes without where that cannot be imported.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
         _run()
     except TightshipError as error:

@@ -1,32 +1,33 @@
-"""The HTTP client that agents, launchers and the command line use to reach the API."""
+"""The HTTP client that agents, launchers and the command line use to reach the API.
+
+It is that of the standard library: any other takes longer to import than a launcher may need by itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import ipaddress
-import os
-import socket
+import json
+import re
 import ssl
-from collections.abc import Generator, Iterable, Mapping
-from http import HTTPStatus
-from pathlib import Path
-from typing import IO, Any
-from urllib.parse import urlsplit
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from typing import IO, Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
-
+from tightship_platform import __version__
 from tightship_platform.errors import (
     CertificateRefused,
     Invalid,
     ServerUnreachable,
     TightshipError,
-    TokenWithheld,
     TooLarge,
 )
 from tightship_platform.logs import new_request_id, request_id
 from tightship_platform.settings import Settings
-from tightship_platform.token_file import local_token_path, read_token
+from tightship_platform.token_file import credentials
 from tightship_platform.units import format_bytes
 
 API = "/api/v1"
@@ -34,11 +35,18 @@ REQUEST_ID = "x-request-id"
 """Header by which one request is found in the logs of all parts."""
 ANSWER_S = 30.0
 """A server on a busy machine answers within this time."""
+FILE_S = 300.0
+"""And takes or sends the next part of a file within this."""
 MAX_WAIT_S = 300.0
 """Longest time for which a client lets a server make it wait."""
 CONNECT_S = 10.0
 """One that is there takes a connection, busy or not."""
-_LISTENS = "0A"
+KEPT_S = 5.0
+"""A connection that was idle for longer is not used again: the server may be about to close it."""
+_CHUNK_BYTES = 65_536
+_PATH = "/?:@!$&'()*+,;=~%"
+"""Of a path these stay; a per cent sign only where it begins an escape."""
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def server_trust(settings: Settings) -> ssl.SSLContext:
@@ -49,22 +57,14 @@ def server_trust(settings: Settings) -> ssl.SSLContext:
     if not settings.server.startswith("https://"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used: reading the public authorities takes a while
     if settings.ca_file is None:
-        return httpx.create_ssl_context(trust_env=False)
+        import certifi
+
+        return ssl.create_default_context(cafile=certifi.where())
     try:
         return ssl.create_default_context(cafile=settings.ca_file)
     except OSError as error:
         why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
         raise Invalid("TIGHTSHIP_CA_FILE", str(settings.ca_file), f"a PEM file of certificates ({why})") from error
-
-
-def unreachable(server: str, error: httpx.HTTPError) -> ServerUnreachable:
-    """A request that brought no answer, in one line."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return CertificateRefused(server, cause.verify_message.rstrip("."))
-        cause = cause.__cause__ or cause.__context__
-    return ServerUnreachable(server, str(error) or type(error).__name__)
 
 
 class ApiError(TightshipError):
@@ -77,8 +77,41 @@ class ApiError(TightshipError):
         """How long the server asks to wait before another try."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """An answer, whatever its status."""
+
+    status: int
+    headers: HTTPMessage
+    """By name in any case."""
+    body: bytes
+    has_token: bool
+    """A token was sent."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the server did what it was to do."""
+        return 200 <= self.status < 300
+
+    def json(self) -> Any:
+        """The decoded body; None: there is none.
+
+        :raises ValueError: it is no JSON.
+        """
+        return json.loads(self.body) if self.body else None
+
+
+class _Kept(NamedTuple):
+    """An idle connection."""
+
+    connection: HTTPConnection
+    since_s: float
+
+
 class ApiClient:
     """Calls `<server>/api/v1<path>`; an error answer becomes an exception with the server's one-line message.
+
+    Threads may share one. Connections are kept for the next call.
 
     :raises Invalid: TIGHTSHIP_SERVER or TIGHTSHIP_CA_FILE is of no use.
     :raises ServerUnreachable: nothing answers, or not in time, or with a certificate that is not trusted.
@@ -87,17 +120,19 @@ class ApiClient:
 
     def __init__(self, settings: Settings, *, timeout_s: float = ANSWER_S) -> None:
         self.server = settings.server
-        # trust_env=False: a proxy meant for the outside world must not swallow traffic to the fleet's own server.
         try:
-            self._http = httpx.Client(
-                base_url=settings.server + API,
-                auth=credentials(settings),
-                timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
-                trust_env=False,
-                verify=server_trust(settings),
-            )
-        except httpx.InvalidURL as error:
+            url = urlsplit(settings.server)
+            self._port = url.port or (443 if url.scheme == "https" else 80)
+            self._host = url.hostname or ""
+        except ValueError as error:
             raise Invalid("TIGHTSHIP_SERVER", settings.server, f"a URL ({error})") from error
+        if not self._host:
+            raise Invalid("TIGHTSHIP_SERVER", settings.server, "a URL with a host")
+        self._base = url.path + API
+        self._timeout_s = timeout_s
+        self._credentials = credentials(settings)
+        self._trust = server_trust(settings) if url.scheme == "https" else None
+        self._idle: list[_Kept] = []
 
     def __enter__(self) -> ApiClient:
         return self
@@ -107,20 +142,20 @@ class ApiClient:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._http.close()
+        while self._idle:
+            self._idle.pop().connection.close()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """GET; returns the decoded JSON."""
-        given = {k: v for k, v in (params or {}).items() if v is not None}
-        return self._call("GET", path, params=given or None)  # httpx takes {} as: drop the query of the path
+        return self._call("GET", path, params)
 
     def post(self, path: str, body: Any) -> Any:
         """POST a wire dataclass (or plain JSON value); returns the decoded JSON."""
-        return self._call("POST", path, json=_plain(body))
+        return self._call("POST", path, body=_encoded(body))
 
     def patch(self, path: str, body: Any) -> Any:
         """PATCH with a wire dataclass (or plain JSON value); returns the decoded JSON."""
-        return self._call("PATCH", path, json=_plain(body))
+        return self._call("PATCH", path, body=_encoded(body))
 
     def delete(self, path: str) -> Any:
         """DELETE; returns the decoded JSON."""
@@ -128,7 +163,7 @@ class ApiClient:
 
     def put_stream(self, path: str, chunks: Iterable[bytes], headers: Mapping[str, str]) -> Any:
         """PUT a body of unknown memory size, chunk by chunk; returns the decoded JSON."""
-        return self._call("PUT", path, content=chunks, headers=dict(headers), timeout=300.0)
+        return self._decoded("PUT", path, self._once("PUT", path, _readable(chunks), headers, FILE_S))
 
     def get_file(self, path: str, file: IO[bytes], *, max_bytes: int) -> None:
         """GET a file of any size into an open one, piece by piece.
@@ -136,149 +171,169 @@ class ApiClient:
         :raises TooLarge: it has more than `max_bytes`.
         """
         size = 0
-        try:
-            with self._http.stream("GET", path, timeout=300.0) as response:
-                if not response.is_success:
-                    response.read()
-                    raise self._refusal("GET", path, response)
-                for chunk in response.iter_bytes():
-                    size += len(chunk)
-                    if size > max_bytes:
-                        raise TooLarge(f"The answer of {self.server} for {path} exceeds {format_bytes(max_bytes)}")
-                    file.write(chunk)
-        except httpx.HTTPError as error:
-            raise unreachable(self.server, error) from error
+        with self._exchange("GET", path, None, {}, FILE_S) as (answer, has_token):
+            if not 200 <= answer.status < 300:
+                raise self._refusal("GET", path, self._whole(answer, has_token))
+            while chunk := self._read(answer, _CHUNK_BYTES):
+                size += len(chunk)
+                if size > max_bytes:
+                    raise TooLarge(f"The answer of {self.server} for {path} exceeds {format_bytes(max_bytes)}")
+                file.write(chunk)
+            if answer.length:
+                raise ServerUnreachable(self.server, f"its answer ended {format_bytes(answer.length)} too early")
 
-    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
-        headers = kwargs.pop("headers", {}) | {REQUEST_ID: request_id() or new_request_id()}
-        try:
-            response = self._http.request(method, path, headers=headers, **kwargs)
-        except httpx.HTTPError as error:
-            raise unreachable(self.server, error) from error
-        if response.is_success:
-            try:
-                return response.json() if response.content else None
-            except ValueError as error:
-                raise ServerUnreachable(self.server, "what answers there is not a tightship server") from error
-        raise self._refusal(method, path, response)
+    def request(
+        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, body: bytes | None = None
+    ) -> Reply:
+        """The answer, whatever its status.
 
-    def _refusal(self, method: str, path: str, response: httpx.Response) -> ApiError:
-        try:
-            message = str(response.json()["error"])
-        except (ValueError, KeyError, TypeError):
-            message = f"{self.server} answered {response.status_code} to {method} {path}"
-        if response.status_code == 500:
-            message += f" (request {response.headers.get(REQUEST_ID, 'without an id')})"
-        asked = response.headers.get("retry-after", "")
-        wait_s = min(float(asked), MAX_WAIT_S) if asked.isascii() and asked.isdecimal() else 0.0
-        return ApiError(message, response.status_code, wait_s=wait_s)
-
-
-def _plain(body: Any) -> Any:
-    return dataclasses.asdict(body) if dataclasses.is_dataclass(body) and not isinstance(body, type) else body
-
-
-# ---- what a client proves itself with --------------------------------------------------------------------------------
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listen address (or a caller's) is this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
-
-
-class LocalUser(httpx.Auth):
-    """Sends the token of this home's user with every request, where there is one, and to nobody but that user's server.
-
-    See [Note: one local user] in `api.auth`.
-
-    It is read each time: a server that starts later may have made it.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
-        """Add the token, and ask again where the server began to listen after it was looked for.
-
-        :raises TokenWithheld: the file is of no use, or another user listens there.
+        :param params: of the query; those that are None are left out.
+        :param body: JSON.
+        :raises ServerUnreachable: there is none.
+        :raises TokenWithheld: the token of this home's user is not to be shown to what listens there.
         """
-        if self._add(request):
-            yield request
-            return
-        response = yield request
-        can_repeat = isinstance(request.stream, httpx.ByteStream)
-        if response.status_code == HTTPStatus.UNAUTHORIZED and can_repeat and self._add(request):
-            yield request
+        given = {name: _text(value) for name, value in (params or {}).items() if value is not None}
+        path += f"{'&' if '?' in path else '?'}{urlencode(given, doseq=True)}" if given else ""
+        headers = {} if body is None else {"content-type": "application/json"}
+        reply = self._once(method, path, body, headers, self._timeout_s)
+        if reply.status == 401 and self._credentials is not None and not reply.has_token:
+            # The server may have begun to listen after it was looked for.
+            reply = self._once(method, path, body, headers, self._timeout_s)
+        return reply
 
-    def _add(self, request: httpx.Request) -> bool:
-        """Add the token; False: there is none, or nobody listens."""
+    def _once(
+        self, method: str, path: str, body: bytes | Iterable[bytes] | None, headers: Mapping[str, str], timeout_s: float
+    ) -> Reply:
+        with self._exchange(method, path, body, headers, timeout_s) as (answer, has_token):
+            return self._whole(answer, has_token)
+
+    def _call(
+        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, body: bytes | None = None
+    ) -> Any:
+        return self._decoded(method, path, self.request(method, path, params, body=body))
+
+    def _decoded(self, method: str, path: str, reply: Reply) -> Any:
+        if not reply.is_success:
+            raise self._refusal(method, path, reply)
         try:
-            token = read_token(local_token_path(self._settings.home))
-        except Invalid as error:
-            raise TokenWithheld(self._settings.server, str(error)) from error
-        if not token:
-            return False
-        url = request.url
-        uids = listening_users(url.host, url.port or (443 if url.scheme == "https" else 80))
-        strangers = uids - {os.geteuid(), 0}
-        if strangers:
-            raise TokenWithheld(self._settings.server, f"another user, {min(strangers)}, listens there")
-        if uids:
-            request.headers["authorization"] = f"Bearer {token}"
-        return bool(uids)
+            return reply.json()
+        except ValueError as error:
+            raise ServerUnreachable(self.server, "what answers there is not a tightship server") from error
+
+    def _refusal(self, method: str, path: str, reply: Reply) -> ApiError:
+        try:
+            message = str(reply.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            message = f"{self.server} answered {reply.status} to {method} {path}"
+        if reply.status == 500:
+            message += f" (request {reply.headers.get(REQUEST_ID, 'without an id')})"
+        asked = reply.headers.get("retry-after", "")
+        wait_s = min(float(asked), MAX_WAIT_S) if asked.isascii() and asked.isdecimal() else 0.0
+        return ApiError(message, reply.status, wait_s=wait_s)
+
+    @contextlib.contextmanager
+    def _exchange(
+        self, method: str, path: str, body: bytes | Iterable[bytes] | None, headers: Mapping[str, str], timeout_s: float
+    ) -> Iterator[tuple[HTTPResponse, bool]]:
+        """One request and its answer, whose body is yet to be read; and whether a token was sent."""
+        token = None if self._credentials is None else self._credentials.token(self._host, self._port)
+        sent = {"user-agent": f"tightship/{__version__}", "accept": "*/*", **headers}
+        sent |= {REQUEST_ID: request_id() or new_request_id()}
+        sent |= {} if token is None else {"authorization": f"Bearer {token}"}
+        escaped = quote(_NO_ESCAPE.sub("%25", self._base + path), safe=_PATH)
+        with self._on_the_line():
+            connection = self._connection(timeout_s)
+        try:
+            with self._on_the_line():
+                # A server that refuses a body may close before it has all of it: its answer says why.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+                    connection.request(method, escaped, body, sent)
+                answer = connection.getresponse()
+            with answer:
+                yield answer, token is not None
+                is_kept = answer.isclosed() and not answer.will_close
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, _SourceFailed):
+                raise error.error from None
+            raise
+        if is_kept:
+            self._idle.append(_Kept(connection, time.monotonic()))
+        else:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _on_the_line(self) -> Iterator[None]:
+        """A request that brings no answer fails in one line."""
+        try:
+            yield
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateRefused(self.server, error.verify_message.rstrip(".")) from error
+        except (OSError, HTTPException) as error:
+            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+
+    def _read(self, answer: HTTPResponse, most: int | None = None) -> bytes:
+        with self._on_the_line():
+            return answer.read(most)
+
+    def _whole(self, answer: HTTPResponse, has_token: bool) -> Reply:
+        body = self._read(answer)
+        return Reply(status=answer.status, headers=answer.headers, body=body, has_token=has_token)
+
+    def _connection(self, timeout_s: float) -> HTTPConnection:
+        """One that is open."""
+        with contextlib.suppress(IndexError):
+            while True:
+                connection, since_s = self._idle.pop()
+                if time.monotonic() - since_s < KEPT_S and not _was_closed(connection):
+                    connection.sock.settimeout(timeout_s)
+                    return connection
+                connection.close()
+        connect_s = min(timeout_s, CONNECT_S)
+        # Proxies that the environment names are meant for the outside world, and not asked.
+        if self._trust is None:
+            connection = HTTPConnection(self._host, self._port, timeout=connect_s)
+        else:
+            connection = HTTPSConnection(self._host, self._port, timeout=connect_s, context=self._trust)
+        connection.connect()
+        connection.sock.settimeout(timeout_s)
+        return connection
 
 
-def credentials(settings: Settings) -> httpx.Auth | None:
-    """What a client of these settings proves itself with; None: nothing."""
-    if settings.token:
-        return _Bearer(settings.token)
+def _was_closed(connection: HTTPConnection) -> bool:
+    """Whether the server has ended it: nothing else is to be read before a request."""
     try:
-        host = urlsplit(settings.server).hostname or ""
-    except ValueError:  # no URL; httpx says so
+        connection.sock.settimeout(0)
+        return connection.sock.recv(1) is not None
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except OSError:
+        return True
+
+
+class _SourceFailed(Exception):
+    """What was to be sent could not be read, which is no fault of the line."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _readable(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from chunks
+    except OSError as error:
+        raise _SourceFailed(error) from error
+
+
+def _text(value: Any) -> Any:
+    """A parameter as the server reads it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _encoded(body: Any) -> bytes | None:
+    """As JSON; None: no body."""
+    if body is None:
         return None
-    return LocalUser(settings) if is_loopback(host) else None
-
-
-class _Bearer(httpx.Auth):
-    def __init__(self, token: str) -> None:
-        self._header = f"Bearer {token}"
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
-        request.headers["authorization"] = self._header
-        yield request
-
-
-def listening_users(host: str, port: int) -> set[int]:
-    """Whose sockets take connections to a loopback address; empty: nobody listens there.
-
-    Source: proc_pid_net(5), /proc/net/tcp.
-    """
-    listeners: dict[str, set[int]] = {}
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), Path(f"/proc/net/{name}").open(encoding="ascii") as table:
-            for line in table:
-                fields = line.split()
-                if len(fields) > 7 and fields[3] == _LISTENS:
-                    address, _, at = fields[1].partition(":")
-                    if int(at, 16) == port:
-                        listeners.setdefault(address, set()).add(int(fields[7]))
-    uids: set[int] = set()
-    for address in ("127.0.0.1", "::1") if host == "localhost" else (host.partition("%")[0],):
-        # The kernel prefers a socket of the very address, then one of the same family.
-        order = (address, f"::ffff:{address}", "0.0.0.0", "::") if "." in address else (address, "::")  # noqa: S104
-        uids |= next((found for one in order if (found := listeners.get(_as_kernel(one)))), set())
-    return uids
-
-
-def _as_kernel(address: str) -> str:
-    """An address as /proc/net/tcp writes it: groups of four bytes, each in the machine's own order."""
-    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
-    groups = (packed[start : start + 4] for start in range(0, len(packed), 4))
-    return "".join(f"{int.from_bytes(group, 'little'):08X}" for group in groups)
+    plain = dataclasses.asdict(body) if dataclasses.is_dataclass(body) and not isinstance(body, type) else body
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import random
+import os
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ _request_id: ContextVar[str] = ContextVar("tightship_request_id", default="")
 
 def new_request_id() -> str:
     """An id by which a request is found in the logs of every part that it passes through."""
-    return f"{random.getrandbits(64):016x}"  # it is no secret
+    return os.urandom(8).hex()
 
 
 def set_request_id(request_id: str) -> None:

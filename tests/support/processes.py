@@ -11,14 +11,15 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
+import httpx
 import psutil
 from waiting import PATIENCE_S
 from warm_tightship import Forked, run_forked
 
-from tightship_platform.client import LocalUser
-from tightship_platform.settings import load_settings
+from tightship_platform.settings import Settings, load_settings
+from tightship_platform.token_file import LocalUser
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -131,9 +132,23 @@ class Running:
         return self.process.wait(PATIENCE_S)
 
 
-def own(environ: Mapping[str, str]) -> LocalUser:
+class Own(httpx.Auth):
+    """The token of a home's user, for their own server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._user = LocalUser(settings)
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
+        """Add it, where there is one."""
+        url = request.url
+        if token := self._user.token(url.host, url.port or (443 if url.scheme == "https" else 80)):
+            request.headers["authorization"] = f"Bearer {token}"
+        yield request
+
+
+def own(environ: Mapping[str, str]) -> Own:
     """How the user of an installation proves to their server who they are."""
-    return LocalUser(load_settings(environ))
+    return Own(load_settings(environ))
 
 
 def answers(url: str) -> bool:

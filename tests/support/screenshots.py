@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 from playwright.sync_api import sync_playwright
+from processes import own
 
-from tightship_platform.client import credentials
 from tightship_platform.processes.login_codes import login_link
 from tightship_platform.settings import load_settings
 
@@ -27,7 +27,7 @@ LOOKS = [("light", 1440), ("dark", 1440), ("light", 390), ("dark", 390)]
 
 def pages(base: str) -> list[str]:
     """The four pages."""
-    with httpx.Client(base_url=base + "/api/v1", auth=credentials(load_settings()), trust_env=False) as api:
+    with httpx.Client(base_url=base + "/api/v1", auth=own(os.environ), trust_env=False) as api:
         runs = _rows(api.get("/runs", params={"limit": 1}).json())
         findings = _rows(api.get("/findings").json())
     found = ["/", "/runs", *[f"/runs/{(findings or runs)[0]['run']}" for _ in runs[:1]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -9,13 +10,11 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
-
 from tightship_collectors.delivery.own_token import token_path, with_own_token
 from tightship_collectors.doctor.check import NOTE, OK, WRONG, Check
 from tightship_platform import __version__
-from tightship_platform.client import ANSWER_S, API, CONNECT_S, credentials, server_trust, unreachable
-from tightship_platform.errors import CertificateRefused, Invalid, TokenWithheld
+from tightship_platform.client import ApiClient, Reply
+from tightship_platform.errors import CertificateRefused, Invalid, ServerUnreachable, TokenWithheld
 from tightship_platform.processes.liveness import FRESH_S, liveness_age_s
 from tightship_platform.results.codec import decode
 from tightship_platform.results.health import Health, StoreHealth
@@ -47,26 +46,23 @@ ASK_ADMIN = "make one with `tightship token create` on the server and set TIGHTS
 
 def server_checks(settings: Settings) -> Iterator[Check]:
     """Everything that needs the server, or its absence."""
-    timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
     try:
         own = with_own_token(settings)
     except Invalid as error:
         yield Check(check="token", state=WRONG, detail=str(error), advice="run `tightship agent enrol` again")
         own = settings
     try:
-        trust = server_trust(settings)
+        client = ApiClient(own)
     except Invalid as error:
-        yield Check(check="server", state=WRONG, detail=str(error), advice="correct or unset TIGHTSHIP_CA_FILE")
+        yield Check(check="server", state=WRONG, detail=str(error), advice="correct or unset it")
         yield _agent_by_liveness(settings)
         return
-    with httpx.Client(
-        base_url=settings.server + API, auth=credentials(own), timeout=timeout, trust_env=False, verify=trust
-    ) as http:
+    with client as http:
         try:
             sent_s = time.time()
-            answer = http.get("/health")
+            answer = http.request("GET", "/health")
             health = _health(answer)
-        except (httpx.HTTPError, ValueError, TokenWithheld) as error:
+        except (ServerUnreachable, ValueError) as error:
             yield _no_server(settings, error)
             yield _agent_by_liveness(settings)
             return
@@ -77,7 +73,7 @@ def server_checks(settings: Settings) -> Iterator[Check]:
         try:
             yield _enrolled(settings, http) if own.token != settings.token else _token(settings, http)
             yield _agent(settings, http)
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, Invalid) as error:
+        except (ServerUnreachable, ValueError, KeyError, TypeError, Invalid) as error:
             detail = f"{settings.server} stopped answering as it should: {error!r}"
             yield Check(check="server", state=WRONG, detail=detail, advice="look at the server's log")
         fault = _store_fault(http)
@@ -85,9 +81,9 @@ def server_checks(settings: Settings) -> Iterator[Check]:
     yield _artifacts(settings, fault)
 
 
-def _health(answer: httpx.Response) -> Health:
-    stranger = f"something answers with status {answer.status_code} that is not a tightship server"
-    if answer.status_code not in (200, 503):
+def _health(answer: Reply) -> Health:
+    stranger = f"something answers with status {answer.status} that is not a tightship server"
+    if answer.status not in (200, 503):
         raise ValueError(stranger)
     try:
         return decode(Health, answer.json())
@@ -96,11 +92,11 @@ def _health(answer: httpx.Response) -> Health:
 
 
 def _no_server(settings: Settings, error: Exception) -> Check:
-    fault = unreachable(settings.server, error) if isinstance(error, httpx.HTTPError) else error
-    if isinstance(fault, CertificateRefused | TokenWithheld):
-        detail, _, advice = str(fault).partition("; ")
+    if isinstance(error, CertificateRefused | TokenWithheld):
+        detail, _, advice = str(error).partition("; ")
         return Check(check="server", state=WRONG, detail=detail, advice=advice)
-    why = str(error) or type(error).__name__
+    cause = error.__cause__ if isinstance(error, ServerUnreachable) and error.__cause__ else error
+    why = str(cause) or type(cause).__name__
     advice = "start one with `tightship up`, or set TIGHTSHIP_SERVER"
     return Check(check="server", state=WRONG, detail=f"{settings.server}: {why}", advice=advice)
 
@@ -133,11 +129,11 @@ def _broker(health: Health) -> Check:
     return Check(check="broker", state=WRONG, detail=health.broker, advice=advice)
 
 
-def _clock(answer: httpx.Response, asked_s: float) -> Check:
+def _clock(answer: Reply, asked_s: float) -> Check:
     try:
         # The header drops the fraction: half a second is its mean.
-        ahead_s = asked_s - parsedate_to_datetime(answer.headers["date"]).timestamp() - 0.5
-    except (KeyError, ValueError):
+        ahead_s = asked_s - parsedate_to_datetime(answer.headers.get("date", "")).timestamp() - 0.5
+    except ValueError:
         return Check(check="clock", state=NOTE, detail="the server does not report its time")
     if abs(ahead_s) <= MAX_SKEW_S:
         return Check(check="clock", state=OK, detail=f"within {MAX_SKEW_S:.0f} s of the server's")
@@ -148,40 +144,40 @@ def _clock(answer: httpx.Response, asked_s: float) -> Check:
     )
 
 
-def _enrolled(settings: Settings, http: httpx.Client) -> Check:
+def _enrolled(settings: Settings, http: ApiClient) -> Check:
     """The token that this host's agent finds; it is good for sending and for nothing else."""
     answer = _lease_nothing(settings, http)
     where = f"that of this host's agent, in {token_path(settings)}, is"
     if answer.is_success:
         return Check(check="token", state=OK, detail=f"{where} accepted for ingest")
-    said = answer.json().get("error", f"status {answer.status_code}")
+    said = answer.json().get("error", f"status {answer.status}")
     advice = "have a new word made with `tightship token enrol`, and run `tightship agent enrol` again"
     return Check(check="token", state=WRONG, detail=f"{where} refused: {said}", advice=advice)
 
 
-def _lease_nothing(settings: Settings, http: httpx.Client) -> httpx.Response:
+def _lease_nothing(settings: Settings, http: ApiClient) -> Reply:
     # No runs, so no leases: it only shows whether the scope is there.
-    return http.post("/captures/lease", json={"host": settings.host_name, "runs": []})
+    nothing = json.dumps({"host": settings.host_name, "runs": []}).encode()
+    return http.request("POST", "/captures/lease", body=nothing)
 
 
-def _token(settings: Settings, http: httpx.Client) -> Check:
+def _token(settings: Settings, http: ApiClient) -> Check:
     ingest = _lease_nothing(settings, http)
-    read = http.get("/runs", params={"limit": 1})
-    given = ingest.request.headers.get("authorization")
+    read = http.request("GET", "/runs", {"limit": 1})
     source = "" if settings.token else f"that of this user, in {local_token_path(settings.home)}, is "
-    what = f"{source}accepted for" if given else "none set; without one the server grants"
+    what = f"{source}accepted for" if ingest.has_token else "none set; without one the server grants"
     granted = [scope for scope, answer in (("ingest", ingest), ("read", read)) if answer.is_success]
     if len(granted) == 2:
         return Check(check="token", state=OK, detail=f"{what} ingest and read")
     refusal = next(answer for answer in (ingest, read) if not answer.is_success)
-    said = refusal.json().get("error", f"status {refusal.status_code}")
+    said = refusal.json().get("error", f"status {refusal.status}")
     if granted:
         return Check(check="token", state=NOTE, detail=f"{what} {granted[0]} only: {said}", advice=ASK_ADMIN)
     return Check(check="token", state=WRONG, detail=f"{what} nothing: {said}", advice=ASK_ADMIN)
 
 
-def _agent(settings: Settings, http: httpx.Client) -> Check:
-    answer = http.get("/hosts", params={"host": settings.host_name})
+def _agent(settings: Settings, http: ApiClient) -> Check:
+    answer = http.request("GET", "/hosts", {"host": settings.host_name})
     if not answer.is_success:
         return _agent_by_liveness(settings)
     host = next((h for h in decode(list[Host], answer.json(), "hosts") if h.host == settings.host_name), None)
@@ -228,12 +224,12 @@ def _worker(settings: Settings) -> Iterator[Check]:
         yield Check(check="worker", state=WRONG, detail=detail, advice=advice)
 
 
-def _store_fault(http: httpx.Client) -> str | None:
+def _store_fault(http: ApiClient) -> str | None:
     """The server's line on why it removes nothing from its store; None: nothing is wrong, or it does not answer."""
     try:
-        answer = http.get("/store")
+        answer = http.request("GET", "/store")
         return decode(StoreHealth, answer.json()).fault if answer.is_success else None
-    except (httpx.HTTPError, ValueError, Invalid):
+    except (ServerUnreachable, ValueError, Invalid):
         return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import sys
 import threading
 import time
@@ -105,7 +104,7 @@ def _run(
     environ: dict[str, str],
     offload: Offload | None,
 ) -> int:
-    key = secrets.token_hex(8)
+    key = os.urandom(8).hex()
     begin_ns = _elapsed_ns()
     record = _record(key, command, names, settings, environ)
     run_dir = _prepare(settings, record, warn)

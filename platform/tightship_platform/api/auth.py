@@ -33,14 +33,13 @@ from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tightship_platform import validation
-from tightship_platform.client import is_loopback
 from tightship_platform.database.audit import audit
 from tightship_platform.database.models import BrowserSession, Token
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.database.teams import see_team
 from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from tightship_platform.results import token as results
-from tightship_platform.token_file import local_token_path, make_token, new_token
+from tightship_platform.token_file import is_loopback, local_token_path, make_token, new_token
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import Scope
 from tightship_platform.wire import NAME_MAX

@@ -25,8 +25,9 @@ from tightship_platform.api.errors import as_response, outside_of_routes
 from tightship_platform.api.rates import Rates
 from tightship_platform.api.recalled_tokens import RecalledTokens
 from tightship_platform.api.refusals import Refusals
-from tightship_platform.client import API, is_loopback
+from tightship_platform.client import API
 from tightship_platform.errors import Forbidden, TightshipError, Unauthorized
+from tightship_platform.token_file import is_loopback
 from tightship_platform.vocabulary import Scope
 
 COOKIE = "tightship_token"

@@ -30,10 +30,10 @@ def up(host: str, port: int, no_agent: bool, no_worker: bool) -> None:
     Logs are in $TIGHTSHIP_HOME/logs. A part that dies is started again, ever later the more often it dies.
     """
     settings = load_settings()
-    from tightship_platform.client import is_loopback
     from tightship_platform.processes.liveness import hold_lock
     from tightship_platform.processes.private_files import keep_files_private
     from tightship_platform.processes.supervisor import KILL_AFTER_S, Part, Supervisor, part_command
+    from tightship_platform.token_file import is_loopback
 
     keep_files_private()
     lock = hold_lock(settings.home, "up", "stop that one first, or set another TIGHTSHIP_HOME")

@@ -24,10 +24,10 @@ from tightship_platform.api.auth import (
     revoke_token,
     rotate_token,
 )
-from tightship_platform.client import is_loopback
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Audit, Token
 from tightship_platform.errors import Conflict, Invalid, NotFound
+from tightship_platform.token_file import is_loopback
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
 

@@ -20,11 +20,18 @@ from processes import at_once, tightship
 from waiting import PATIENCE_S
 
 from tightship_platform.api.auth import create_token
-from tightship_platform.client import ApiClient, ApiError, credentials, listening_users
+from tightship_platform.client import ApiClient, ApiError
 from tightship_platform.errors import Invalid, TokenWithheld
 from tightship_platform.processes import login_codes
 from tightship_platform.processes.login_codes import CODE_S, login_link, make_code, take_code
-from tightship_platform.token_file import local_token_path, make_token, new_token, write_token
+from tightship_platform.token_file import (
+    credentials,
+    listening_users,
+    local_token_path,
+    make_token,
+    new_token,
+    write_token,
+)
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import Scope
 
@@ -326,7 +333,7 @@ def test_a_server_that_begins_to_listen_after_it_was_looked_for(
     """Between the look at who listens and the connection it may start: the client asks once more, with the token."""
     looks: list[set[int]] = [set()]
     monkeypatch.setattr(
-        "tightship_platform.client.listening_users",
+        "tightship_platform.token_file.listening_users",
         lambda host, port: looks.pop() if looks else listening_users(host, port),
     )
     with ApiClient(replace(served.settings, server=served.url)) as api:
