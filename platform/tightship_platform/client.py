@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from typing import IO, Any, NamedTuple
@@ -25,7 +27,6 @@ from tightship_platform.errors import (
     TightshipError,
     TooLarge,
 )
-from tightship_platform.logs import new_request_id, request_id
 from tightship_platform.settings import Settings
 from tightship_platform.token_file import credentials
 from tightship_platform.units import format_bytes
@@ -43,10 +44,26 @@ CONNECT_S = 10.0
 """One that is there takes a connection, busy or not."""
 KEPT_S = 5.0
 """A connection that was idle for longer is not used again: the server may be about to close it."""
+_request_id: ContextVar[str] = ContextVar("tightship_request_id", default="")
 _CHUNK_BYTES = 65_536
 _PATH = "/?:@!$&'()*+,;=~%"
 """Of a path these stay; a per cent sign only where it begins an escape."""
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def new_request_id() -> str:
+    """An id by which a request is found in the logs of every part that it passes through."""
+    return os.urandom(8).hex()
+
+
+def set_request_id(request_id: str) -> None:
+    """Have this context (task, thread-pool call) log under this id; empty: under none."""
+    _request_id.set(request_id)
+
+
+def request_id() -> str:
+    """The id of the request that is being worked on; empty outside of one."""
+    return _request_id.get()
 
 
 def server_trust(settings: Settings) -> ssl.SSLContext:

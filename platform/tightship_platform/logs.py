@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from tightship_platform.client import request_id
 from tightship_platform.redaction import hide_secrets
 from tightship_platform.text import printable
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-FORMATS = ("text", "json")
 PACKAGES = ("tightship_platform", "tightship_collectors", "tightship_analyzers", "tightship_dashboard")
-
-_request_id: ContextVar[str] = ContextVar("tightship_request_id", default="")
-
-
-def new_request_id() -> str:
-    """An id by which a request is found in the logs of every part that it passes through."""
-    return os.urandom(8).hex()
-
-
-def set_request_id(request_id: str) -> None:
-    """Have this context (task, thread-pool call) log under this id; empty: under none."""
-    _request_id.set(request_id)
-
-
-def request_id() -> str:
-    """The id of the request that is being worked on; empty outside of one."""
-    return _request_id.get()
 
 
 class _OneLine(logging.Formatter):
@@ -65,7 +46,7 @@ class _Json(logging.Formatter):
 def configure_logging(form: str = "text", level: int = logging.INFO) -> None:
     """Send the records of this process to stderr; libraries speak up from WARNING on.
 
-    :param form: one of FORMATS.
+    :param form: one of `settings.LOG_FORMATS`.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _OneLine(FORMAT))

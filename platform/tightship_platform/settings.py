@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from tightship_platform.errors import Invalid
-from tightship_platform.logs import FORMATS
 
 DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -45,6 +43,7 @@ _WHOLE = {
     "sso_session_h": _HOURS,
 }
 """Settings that are whole numbers: the largest one, and what they count."""
+LOG_FORMATS = ("text", "json")
 _FILES = ("ca_file", "tls_cert_file", "tls_key_file", "sso_ca_file")
 
 
@@ -166,8 +165,8 @@ class Settings:
         # <runtime_dir>/<run key>/dynoconfigclient<uuid>, where the job's Kineto listens, has to fit 107 bytes.
         if len(os.fsencode(self.runtime_dir)) > 36:
             raise Invalid("TIGHTSHIP_RUNTIME_DIR", str(self.runtime_dir), "a path of at most 36 bytes")
-        if self.log_format not in FORMATS:
-            raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(FORMATS)}")
+        if self.log_format not in LOG_FORMATS:
+            raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(LOG_FORMATS)}")
         if self.metrics_address and not _is_address(self.metrics_address):
             raise Invalid("TIGHTSHIP_METRICS_ADDRESS", self.metrics_address, "host:port, such as 127.0.0.1:9105")
         for name in ("upload_max_bytes", "trace_max_bytes"):
@@ -220,10 +219,16 @@ def _origin(url: str) -> str:
 
 def _read_file(path: Path) -> dict[str, object]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (UnicodeDecodeError, OSError) as error:
+        raise Invalid("Settings file", str(path), f"readable TOML ({error})") from error
+    import tomllib  # slow to import, and most homes have no such file
+
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise Invalid("Settings file", str(path), f"readable TOML ({error})") from error
     known = {f.name for f in fields(Settings)}
     for name in values:

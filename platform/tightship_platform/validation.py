@@ -14,8 +14,11 @@ from functools import lru_cache
 from tightship_platform.errors import Invalid
 from tightship_platform.redaction import hide_secrets
 from tightship_platform.units import NS_PER_S
-from tightship_platform.wire import NAME_MAX
 
+NAME_MAX = 200
+"""Longest workflow, team, owner, host, label key or value."""
+ERROR_MAX = 1000
+"""Longest words of a job's error that are kept."""
 EARLIEST_NS = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
 """Times before this are those of a clock that was never set."""
 FUTURE_NS = 86_400 * NS_PER_S

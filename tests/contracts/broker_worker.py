@@ -12,7 +12,7 @@ os.environ["REMAP_SIGTERM"] = "SIGQUIT"  # as commands/worker.py does, before Ce
 from celery import shared_task
 from celery.concurrency.prefork import TaskPool
 
-from tightship_platform.logs import request_id
+from tightship_platform.client import request_id
 from tightship_platform.settings import load_settings
 from tightship_platform.tasks import registry, worker
 from tightship_platform.tasks.app import create_celery

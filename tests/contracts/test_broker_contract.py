@@ -17,7 +17,7 @@ from services import free_port
 from waiting import PATIENCE_S, wait_for
 from warm_tightship import Forked
 
-from tightship_platform.logs import set_request_id
+from tightship_platform.client import set_request_id
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.tasks.app import PERIODIC_QUEUE, broker_answers, create_celery, send
 

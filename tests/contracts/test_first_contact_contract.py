@@ -16,9 +16,10 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Allocation, DirtyHour, Host
 from tightship_platform.database.reporters import Reporter, put_host
 from tightship_platform.errors import Forbidden
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.samples.dirty_hours import HOUR_NS
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, RunRecord
+from tightship_platform.wire import Batch, DeviceRecord, Heartbeat
 
 NOW = T0 + 100 * S
 AGENT = Reporter(name="agent")

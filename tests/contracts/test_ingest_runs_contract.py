@@ -14,7 +14,8 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Allocation, Base, Device, Host, Run, RunSample, StepStat, Workflow
 from tightship_platform.errors import Invalid, TooLarge
 from tightship_platform.queries import hosts, runs
-from tightship_platform.wire import ERROR_MAX, NAME_MAX, DeviceRecord, Heartbeat, SourceState
+from tightship_platform.validation import ERROR_MAX, NAME_MAX
+from tightship_platform.wire import DeviceRecord, Heartbeat, SourceState
 
 NOW = T0 + MIN
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import (
     AllocationRecord,
@@ -19,7 +20,6 @@ from tightship_platform.wire import (
     LeaseRequest,
     LiveRun,
     RankRecord,
-    RunRecord,
     RunSampleRecord,
     StepRecord,
 )

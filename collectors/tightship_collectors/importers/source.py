@@ -12,8 +12,8 @@ from pathlib import Path
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.results.imported import ImportedRun, ImportedSamples
+from tightship_platform.validation import NAME_MAX
 from tightship_platform.vocabulary import FleetFormat
-from tightship_platform.wire import NAME_MAX
 
 MAX_LISTED = 10_000
 """Refused rows that are listed; all are counted."""

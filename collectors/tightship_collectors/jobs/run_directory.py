@@ -28,8 +28,8 @@ from tightship_collectors.jobs.control_file import rank_path, read_rank_file
 from tightship_collectors.jobs.ranks import read_ranks
 from tightship_collectors.jobs.user_folder import acting_as
 from tightship_platform.errors import Invalid
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import runtime_dirs
-from tightship_platform.wire import RunRecord
 
 RECORD = "run.json"
 KINETO_CONF = "kineto.conf"

@@ -18,7 +18,7 @@ import stat
 from tightship_collectors.jobs.attribution import LocalRun
 from tightship_collectors.jobs.run_directory import RECORD
 from tightship_collectors.jobs.user_folder import FILE_FLAGS, user_folder
-from tightship_platform.wire import RunRecord
+from tightship_platform.results.run_record import RunRecord
 
 LOG = logging.getLogger(__name__)
 

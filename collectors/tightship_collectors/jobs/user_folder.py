@@ -11,11 +11,14 @@ swapped for a link leads to nothing but what that user could have done there.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -23,7 +26,6 @@ FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_GROUP = 65534
 _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 """Numbers of the system call, which is one thread's; the C library's function is the whole process's."""
-_UNCHANGED = ctypes.c_uint(-1)
 
 
 @contextlib.contextmanager
@@ -62,14 +64,16 @@ def acting_as(uid: int) -> Iterator[None]:
     if uid == os.geteuid():
         yield
         return
-    libc = ctypes.CDLL(None, use_errno=True)
+    import ctypes  # slow to import, and only the agent of many users needs it
+
+    libc, unchanged = ctypes.CDLL(None, use_errno=True), ctypes.c_uint(-1)
     groups = os.getgroups()
     try:
         _set_groups(libc, [])
         libc.setfsgid(_NO_GROUP)
         libc.setfsuid(ctypes.c_uint(uid))
         # Neither tells whether it did anything but by what the next call finds.
-        if libc.setfsuid(_UNCHANGED) & 0xFFFFFFFF != uid or libc.setfsgid(_UNCHANGED) != _NO_GROUP:
+        if libc.setfsuid(unchanged) & 0xFFFFFFFF != uid or libc.setfsgid(unchanged) != _NO_GROUP:
             raise PermissionError(errno.EPERM, f"this process may not act for user {uid}")
         yield
     finally:
@@ -79,6 +83,8 @@ def acting_as(uid: int) -> Iterator[None]:
 
 
 def _set_groups(libc: ctypes.CDLL, groups: list[int]) -> None:
+    import ctypes
+
     number = _SETGROUPS.get(os.uname().machine)
     if number is not None and os.geteuid() == 0:
         given = (ctypes.c_uint * len(groups))(*groups)

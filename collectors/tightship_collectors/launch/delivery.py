@@ -19,8 +19,8 @@ from pathlib import Path
 from tightship_collectors.jobs.run_directory import encode_record, replace_file
 from tightship_collectors.jobs.small_file import small_text
 from tightship_platform.errors import ServerUnreachable, TightshipError
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import Settings
-from tightship_platform.wire import RunRecord
 
 TIMEOUT_S = 2.0
 """For one answer of the server, and for everything that is left to do when the job has ended."""

@@ -11,7 +11,7 @@ from tightship_collectors.jobs.control_file import FOLDER, read_error
 from tightship_collectors.jobs.ranks import MAX_FILES
 from tightship_platform import validation
 from tightship_platform.units import NS_PER_S
-from tightship_platform.wire import ERROR_MAX
+from tightship_platform.validation import ERROR_MAX
 
 SAME_END_NS = 60 * NS_PER_S
 """Ranks follow each other into the end: their starter gives them 30 s (torchrun), a collective that lost one may wait

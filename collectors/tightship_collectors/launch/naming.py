@@ -12,7 +12,7 @@ from pathlib import PurePath
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.redaction import hide_in_command
-from tightship_platform.wire import NAME_MAX
+from tightship_platform.validation import NAME_MAX
 
 MAX_LABELS = 64
 MAX_ARGUMENTS = 250

@@ -30,9 +30,9 @@ from tightship_platform import validation
 from tightship_platform.errors import TightshipError
 from tightship_platform.redaction import hide_in_values
 from tightship_platform.results.memory_lack import lack_of
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
-from tightship_platform.wire import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)

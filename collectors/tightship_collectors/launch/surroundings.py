@@ -17,7 +17,7 @@ from pathlib import Path
 from tightship_collectors.launch.code_state import has_changes, read_commit, tree_of
 from tightship_collectors.launch.delivery import Delivery
 from tightship_collectors.launch.installed import Installed, driver_version, torch_of
-from tightship_platform.wire import RunRecord
+from tightship_platform.results.run_record import RunRecord
 
 LOOK_S = 0.2
 """For so long at most a launcher whose job has ended waits for what files say, which takes some milliseconds."""

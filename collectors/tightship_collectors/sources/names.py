@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from tightship_platform.wire import NAME_MAX
+from tightship_platform.validation import NAME_MAX
 
 
 def clean_name(reported: str | bytes, *, otherwise: str) -> str:

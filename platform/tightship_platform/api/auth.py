@@ -41,8 +41,8 @@ from tightship_platform.errors import Conflict, Forbidden, Invalid, NotFound, Un
 from tightship_platform.results import token as results
 from tightship_platform.token_file import is_loopback, local_token_path, make_token, new_token
 from tightship_platform.units import NS_PER_S, now_ns, plural
+from tightship_platform.validation import NAME_MAX
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import NAME_MAX
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

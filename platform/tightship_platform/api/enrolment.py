@@ -18,8 +18,8 @@ from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Conflict, Forbidden
 from tightship_platform.token_file import new_token
 from tightship_platform.units import now_ns
+from tightship_platform.validation import NAME_MAX
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import NAME_MAX
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

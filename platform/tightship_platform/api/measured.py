@@ -9,8 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tightship_platform.api.gate import DELIVERIES
-from tightship_platform.client import API, REQUEST_ID
-from tightship_platform.logs import new_request_id, set_request_id
+from tightship_platform.client import API, REQUEST_ID, new_request_id, set_request_id
 from tightship_platform.processes.metrics import METRICS
 
 _ID = re.compile(r"[A-Za-z0-9-]{8,64}", re.ASCII)

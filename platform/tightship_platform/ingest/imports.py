@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
-from tightship_platform import validation, wire
+from tightship_platform import validation
 from tightship_platform.captures import imported as imported_captures
 from tightship_platform.database import removed_runs
 from tightship_platform.database.audit import audit
@@ -49,8 +49,8 @@ from tightship_platform.results.imported import (
 )
 from tightship_platform.samples import dirty_hours
 from tightship_platform.units import NS_PER_S, now_ns
+from tightship_platform.validation import ERROR_MAX
 from tightship_platform.vocabulary import LIVE, DeviceKind, FleetFormat, RunState
-from tightship_platform.wire import ERROR_MAX
 
 NAME_MAX = 60
 """Longest name of a fleet: names of its hosts and workflows begin with it."""
@@ -361,9 +361,9 @@ def _workflows(session: Session, fleet: Fleet, runs: Sequence[ImportedRun]) -> d
 def _own_name(fleet: Fleet, name: str) -> str:
     """A name within the fleet; one that would be too long is cut, and ends with its digest."""
     whole = f"{fleet.name}/{name}"
-    if len(whole) <= wire.NAME_MAX:
+    if len(whole) <= validation.NAME_MAX:
         return whole
-    return f"{whole[: wire.NAME_MAX - 9]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"{whole[: validation.NAME_MAX - 9]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def _put_runs(

@@ -10,7 +10,7 @@ from tightship_platform.database.models import Run, UserTeam
 from tightship_platform.database.reporters import Reporter, require_host
 from tightship_platform.errors import Conflict
 from tightship_platform.ingest.refused_rows import RefusedRows
-from tightship_platform.wire import RunRecord
+from tightship_platform.results.run_record import RunRecord
 
 
 def check_host(session: Session, record: RunRecord, reporter: Reporter) -> None:

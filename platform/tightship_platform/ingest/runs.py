@@ -22,10 +22,11 @@ from tightship_platform.ingest.offload import check_offload, put_offload
 from tightship_platform.ingest.run_owner import bind_run, check_host
 from tightship_platform.ingest.steps import count_steps
 from tightship_platform.redaction import hide_in_command, hide_in_values
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
+from tightship_platform.validation import ERROR_MAX, NAME_MAX
 from tightship_platform.vocabulary import LIVE, RunState
-from tightship_platform.wire import ERROR_MAX, NAME_MAX, RunRecord
 
 LOST_AFTER_NS = 120 * NS_PER_S
 """A run that nothing was heard of for this long, and that has no end record, is lost."""

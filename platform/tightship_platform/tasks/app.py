@@ -18,9 +18,9 @@ from kombu.exceptions import KombuError
 from kombu.transport import TRANSPORT_ALIASES
 from redis.exceptions import RedisError
 
+from tightship_platform.client import request_id
 from tightship_platform.database.time_limits import TASK_S
 from tightship_platform.errors import Invalid
-from tightship_platform.logs import request_id
 from tightship_platform.settings import Settings
 from tightship_platform.tasks import folder_broker, registry
 

@@ -17,7 +17,8 @@ from celery.beat import PersistentScheduler, SchedulingError, Service
 from celery.platforms import SecurityWarning
 from celery.worker import state
 
-from tightship_platform.logs import configure_logging, new_request_id, set_request_id
+from tightship_platform.client import new_request_id, set_request_id
+from tightship_platform.logs import configure_logging
 from tightship_platform.processes.liveness import hold_lock, last_alive_s, report_alive
 from tightship_platform.processes.metrics import METRICS
 from tightship_platform.processes.metrics_listener import MetricsListener

@@ -27,7 +27,7 @@ from tightship_collectors.jobs.run_directory import (
     replace_file,
 )
 from tightship_platform.errors import Invalid
-from tightship_platform.wire import RunRecord
+from tightship_platform.results.run_record import RunRecord
 
 KEY = "0123456789abcdef"
 RECORD = RunRecord(run=KEY, workflow="w", start_ns=1, host="h")

@@ -21,8 +21,8 @@ from tightship_collectors.launch import delivery
 from tightship_collectors.launch.delivery import Delivery
 from tightship_platform.api.auth import Scope, create_token
 from tightship_platform.database.engine import open_database
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import load_settings
-from tightship_platform.wire import RunRecord
 
 
 @pytest.fixture(scope="module")

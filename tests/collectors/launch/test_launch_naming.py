@@ -20,7 +20,7 @@ from tightship_collectors.launch.naming import (
 from tightship_platform import validation
 from tightship_platform.errors import Invalid
 from tightship_platform.redaction import HIDDEN
-from tightship_platform.wire import NAME_MAX
+from tightship_platform.validation import NAME_MAX
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from tightship_platform.database import ids
 from tightship_platform.database.audit import audit
 from tightship_platform.queries import runs, timeline
 from tightship_platform.results.run import Run, RunDetail
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.results.timeline import Timeline
 from tightship_platform.vocabulary import Scope
-from tightship_platform.wire import RunEdit, RunReceived, RunRecord
+from tightship_platform.wire import RunEdit, RunReceived
 
 router = scoped_router("runs")
 
