@@ -312,7 +312,11 @@ class ApiClient:
             connection = HTTPConnection(self._host, self._port, timeout=connect_s)
         else:
             connection = HTTPSConnection(self._host, self._port, timeout=connect_s, context=self._trust)
-        connection.connect()
+        try:
+            connection.connect()
+        except BaseException:
+            connection.close()
+            raise
         connection.sock.settimeout(timeout_s)
         return connection
 
