@@ -30,6 +30,7 @@ from tightship_platform.errors import (
 from tightship_platform.settings import Settings
 from tightship_platform.token_file import credentials
 from tightship_platform.units import format_bytes
+from tightship_platform.validation import line
 
 API = "/api/v1"
 REQUEST_ID = "x-request-id"
@@ -45,6 +46,8 @@ CONNECT_S = 10.0
 KEPT_S = 5.0
 """A connection that was idle for longer is not used again: the server may be about to close it."""
 _request_id: ContextVar[str] = ContextVar("tightship_request_id", default="")
+WHY_MAX = 200
+"""Characters of what went wrong that are repeated."""
 _CHUNK_BYTES = 65_536
 _PATH = "/?:@!$&'()*+,;=~%"
 """Of a path these stay; a per cent sign only where it begins an escape."""
@@ -287,7 +290,8 @@ class ApiClient:
         except ssl.SSLCertVerificationError as error:
             raise CertificateRefused(self.server, error.verify_message.rstrip(".")) from error
         except (OSError, HTTPException) as error:
-            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+            why = line(str(error), WHY_MAX) or type(error).__name__  # what answers there may have written it
+            raise ServerUnreachable(self.server, why) from error
 
     def _read(self, answer: HTTPResponse, most: int | None = None) -> bytes:
         with self._on_the_line():
