@@ -203,7 +203,7 @@ class ApiClient:
                 raise ServerUnreachable(self.server, f"its answer ended {format_bytes(answer.length)} too early")
 
     def request(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, body: bytes | None = None
+        self, method: str, path: str, params: Mapping[str, object] | None = None, *, body: bytes | None = None
     ) -> Reply:
         """The answer, whatever its status.
 
@@ -228,7 +228,7 @@ class ApiClient:
             return self._whole(answer, has_token)
 
     def _call(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, body: bytes | None = None
+        self, method: str, path: str, params: Mapping[str, object] | None = None, *, body: bytes | None = None
     ) -> Any:
         return self._decoded(method, path, self.request(method, path, params, body=body))
 
@@ -351,7 +351,7 @@ def _readable(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise _SourceFailed(error) from error
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> object:
     """A parameter as the server reads it."""
     return str(value).lower() if isinstance(value, bool) else value
 
