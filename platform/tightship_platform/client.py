@@ -46,6 +46,8 @@ CONNECT_S = 10.0
 KEPT_S = 5.0
 """A connection that was idle for longer is not used again: the server may be about to close it."""
 _request_id: ContextVar[str] = ContextVar("tightship_request_id", default="")
+Params = Mapping[str, Any] | None
+"""Of a query; those that are None are left out."""
 WHY_MAX = 200
 """Characters of what went wrong that are repeated."""
 _CHUNK_BYTES = 65_536
@@ -165,7 +167,7 @@ class ApiClient:
         while self._idle:
             self._idle.pop().connection.close()
 
-    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+    def get(self, path: str, params: Params = None) -> Any:
         """GET; returns the decoded JSON."""
         return self._call("GET", path, params)
 
@@ -202,9 +204,7 @@ class ApiClient:
             if answer.length:
                 raise ServerUnreachable(self.server, f"its answer ended {format_bytes(answer.length)} too early")
 
-    def request(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, body: bytes | None = None
-    ) -> Reply:
+    def request(self, method: str, path: str, params: Params = None, *, body: bytes | None = None) -> Reply:
         """The answer, whatever its status.
 
         :param params: of the query; those that are None are left out.
@@ -227,9 +227,7 @@ class ApiClient:
         with self._exchange(method, path, body, headers, timeout_s) as (answer, has_token):
             return self._whole(answer, has_token)
 
-    def _call(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, *, body: bytes | None = None
-    ) -> Any:
+    def _call(self, method: str, path: str, params: Params = None, *, body: bytes | None = None) -> Any:
         return self._decoded(method, path, self.request(method, path, params, body=body))
 
     def _decoded(self, method: str, path: str, reply: Reply) -> Any:
@@ -351,7 +349,7 @@ def _readable(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise _SourceFailed(error) from error
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> object:
     """A parameter as the server reads it."""
     return str(value).lower() if isinstance(value, bool) else value
 

@@ -242,7 +242,7 @@ def test_without_a_server_the_record_waits_and_one_line_says_so() -> None:
     end, begin = spooled()[f"{key}.json"], spooled()[f"{key}.start.json"]
     assert (begin["end_ns"], begin["exit_code"], end["exit_code"]) == (None, None, 6)
     assert end["end_ns"] > end["start_ns"]
-    assert begin | {k: end[k] for k in ("end_ns", "exit_code", "oom_kills")} == end
+    assert begin | {k: end[k] for k in ("end_ns", "exit_code", "oom_kills", "git_dirty")} == end
     assert (end["workflow"], end["team"], end["labels"]) == ("sh", "t", {"a": "b=c"})
     assert run_dirs() == []
 
