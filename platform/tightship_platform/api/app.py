@@ -14,11 +14,12 @@ from starlette.types import ASGIApp
 from tightship_platform import __version__
 from tightship_platform.api.auth import Access, local_token
 from tightship_platform.api.bodies import BodyLimit
-from tightship_platform.api.deliveries import GROUPS_AT_ONCE, Deliveries, Groups
+from tightship_platform.api.deliveries import Deliveries
 from tightship_platform.api.drain import Drain
 from tightship_platform.api.errors import add_error_handlers
 from tightship_platform.api.figures import Figures
 from tightship_platform.api.gate import Gate
+from tightship_platform.api.groups import GROUPS_AT_ONCE, NEWCOMERS_AT_ONCE, Newcomers, known_groups
 from tightship_platform.api.headers import SecurityHeaders
 from tightship_platform.api.measured import Measured
 from tightship_platform.api.polls import Polls
@@ -91,7 +92,9 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         groups.close()
-        database.close()
+        newcomers.close()
+        for one in (of_groups, database):
+            one.close()
         probes.close()
 
     app = _App(
@@ -113,7 +116,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.state.drain = Drain(settings.drain_s)
     app.state.probes = probes
     app.state.known_hosts = KnownHosts()
-    groups = Groups(open_database(settings, connections=GROUPS_AT_ONCE))
+    of_groups = open_database(settings, connections=GROUPS_AT_ONCE + NEWCOMERS_AT_ONCE)
+    groups, newcomers = known_groups(of_groups), Newcomers(of_groups, app.state.known_hosts)
     app.state.turns = Turns()
     app.state.polls = Polls(database)
     app.state.host_rates = Rates(settings.requests_per_host, "TIGHTSHIP_REQUESTS_PER_HOST")
@@ -130,6 +134,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
     app.add_middleware(
         Deliveries,
         groups=groups,
+        newcomers=newcomers,
         known_hosts=app.state.known_hosts,
         turns=app.state.turns,
         polls=app.state.polls,

@@ -45,7 +45,7 @@ class Turns:
         :raises AskedToWait: too much waits, or this has waited for too long; it has no turn.
         """
         if self._waiting_bytes + size > WAITING_BYTES:
-            raise _later()
+            raise later()
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(turn)
         self._waiting_bytes += size
@@ -57,7 +57,7 @@ class Turns:
             if turn.done() and not turn.cancelled():  # it came just too late
                 self.end(caller)
             if isinstance(error, TimeoutError):
-                raise _later() from error
+                raise later() from error
             raise
         finally:
             self._waiting_bytes -= size
@@ -83,8 +83,8 @@ class Turns:
                 turn.set_result(None)
 
 
-def _later() -> AskedToWait:
-    # Not all at the same moment.
+def later() -> AskedToWait:
+    """The answer to a delivery that has no place now: some come back earlier than others."""
     wait_s = WAIT_S * random.uniform(0.25, 0.75)  # noqa: S311 (no secret)
     return AskedToWait(
         f"Too many deliveries wait to be stored, and this one was not; send it again in {math.ceil(wait_s)} s", wait_s

@@ -17,12 +17,15 @@ def begin_writing(session: Session) -> None:
         session.execute(text("UPDATE installation SET id = id WHERE 0"))
 
 
-def locked(session: Session, rows: Select[T]) -> Sequence[T]:
+def locked(session: Session, rows: Select[T], *, skip_locked: bool = False) -> Sequence[T]:
     """The rows as they are now, locked until the transaction ends, one after another in the order of the statement.
 
     Others may refer to them meanwhile, and read them; nobody else changes or locks them.
+
+    :param skip_locked: wait for nobody: without those that somebody else holds.
     """
     begin_writing(session)
     # An UPDATE that sets a column to itself would lock them too, and leave a dead row version of each for vacuum.
-    wanted = rows.with_for_update(key_share=True).execution_options(populate_existing=True)
+    wanted = rows.with_for_update(key_share=True, skip_locked=skip_locked)
+    wanted = wanted.execution_options(populate_existing=True)
     return session.scalars(wanted).all()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from sqlalchemy import delete, insert, select
@@ -21,7 +22,6 @@ from tightship_platform.samples import dirty_hours, rollups
 from tightship_platform.samples.dirty_hours import HOUR_NS
 from tightship_platform.samples.retention import day_of, removed_days
 from tightship_platform.vocabulary import DeviceKind
-from tightship_platform.wire import AllocationRecord, LiveRun
 
 Held = Mapping[int, int | None]
 """Start of each interval → its end; null: there is none yet."""
@@ -30,26 +30,41 @@ Changed = dict[tuple[int, int], int]
 """Run and device → start of the first hour that is rolled up already and in which the run holds it now, or no more."""
 
 
-def apply_allocations(
-    session: Session,
-    runs: Mapping[str, Run],
-    device_ids: Mapping[str, int],
-    records: Sequence[AllocationRecord],
-    now: int,
-) -> None:
-    """Apply checked records; the runs are locked. See [Note: allocations]."""
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a checked record tells of a run, whose row is locked, and a device."""
+
+    run: Run
+    device_id: int
+    start_ns: int
+    end_ns: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a heartbeat shows of a run, whose row is locked, and a device that it holds."""
+
+    run: Run
+    device_id: int
+    since_ns: int
+    """Start of the run's first process; 0: not known."""
+    time_ns: int
+
+
+def apply_allocations(session: Session, records: Sequence[Told], now: int) -> None:
+    """Apply records. See [Note: allocations]."""
     if not records:
         return
     changed: Changed = {}
     opened: list[Allocation] = []
-    rows = _rows(session, {runs[record.run].id for record in records})
+    rows = _rows(session, {record.run.id for record in records})
     for record in records:
-        run = runs[record.run]
-        held = rows[run.id, device_ids[record.device]]
+        run = record.run
+        held = rows[run.id, record.device_id]
         before = {row.start_ns: row.end_ns for row in held}
         same = next((row for row in held if row.start_ns == record.start_ns), None)
         if same is None:
-            same = _open(run, device_ids[record.device], record.start_ns, held)
+            same = _open(run, record.device_id, record.start_ns, held)
             opened.append(same)
         if record.end_ns is not None:
             same.end_ns = _clip(run, record.start_ns, record.end_ns)
@@ -60,36 +75,33 @@ def apply_allocations(
                 else:
                     session.delete(row)
         _part(held)
-        _note_change(changed, run, device_ids[record.device], before, {row.start_ns: row.end_ns for row in held}, now)
+        _note_change(changed, run, record.device_id, before, {row.start_ns: row.end_ns for row in held}, now)
     session.flush()
     _insert(session, opened)
     _roll_up_again(session, changed, now)
 
 
-def hold_now(
-    session: Session, alive: Sequence[tuple[Run, LiveRun]], device_ids: Mapping[str, int], time_ns: int, now: int
-) -> None:
-    """Open what a heartbeat shows to be held and no row covers; the runs are locked.
+def hold_now(session: Session, shown: Sequence[Shown], now: int) -> None:
+    """Open what heartbeats show to be held and no row covers.
 
     The processor is held from the run's first process on. When an accelerator was taken nobody knows yet: it counts
     from the heartbeat until the agent's record tells.
     """
-    shown = [(run, live, device_ids[uuid]) for run, live in alive for uuid in live.devices]
-    rows = _rows(session, {run.id for run, _, _ in shown})
-    free = {device_id for run, _, device_id in shown if not _is_held(rows[run.id, device_id], time_ns)}
+    rows = _rows(session, {one.run.id for one in shown})
+    free = {one.device_id for one in shown if not _is_held(rows[one.run.id, one.device_id], one.time_ns)}
     if not free:
         return
     of_processors = select(Device.id).where(Device.id.in_(free), Device.kind == DeviceKind.CPU.value)
     processors = set(session.scalars(of_processors))
     opened: list[Allocation] = []
     changed: Changed = {}
-    for run, live, device_id in shown:
-        held = rows[run.id, device_id]
-        if _is_held(held, time_ns):
+    for one in shown:
+        held = rows[one.run.id, one.device_id]
+        if _is_held(held, one.time_ns):
             continue
-        is_first = device_id in processors and live.since_ns and not held
-        opened.append(_open(run, device_id, live.since_ns if is_first else time_ns, held))
-        _note_change(changed, run, device_id, {}, {opened[-1].start_ns: opened[-1].end_ns}, now)
+        is_first = one.device_id in processors and one.since_ns and not held
+        opened.append(_open(one.run, one.device_id, one.since_ns if is_first else one.time_ns, held))
+        _note_change(changed, one.run, one.device_id, {}, {opened[-1].start_ns: opened[-1].end_ns}, now)
     _insert(session, opened)
     _roll_up_again(session, changed, now)
 

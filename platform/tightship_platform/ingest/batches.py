@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from tightship_platform.database.models import HostSample, Run, RunSample, Sampl
 from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
-from tightship_platform.ingest.allocations import apply_allocations
+from tightship_platform.ingest.allocations import Told, apply_allocations
 from tightship_platform.ingest.bounds import MAX_BUCKET_NS, check_of
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
@@ -73,7 +73,7 @@ def apply_batch(
     devices = checked_devices(refused.without(batch.devices, check_device))
     checked = [refused.without(part, lambda sample: _row(sample, now)) for part in parts[:3]]
     steps = refused.without(batch.steps, lambda step: _check_step(step, now))
-    allocations = refused.without(batch.allocations, lambda allocation: _check_allocation(allocation, now))
+    allocations = refused.without(batch.allocations, lambda allocation: check_allocation(allocation, now))
 
     times = [*(row["time_ns"] for part in checked for row in part), *(step.time_ns for step in steps)]
     count = len(times) + len(allocations) + refused.count
@@ -94,7 +94,7 @@ def apply_batch(
     steps = [step for step in steps if not is_of_another(runs, step.run, batch.host, refused)]
     allocations = [held for held in allocations if not is_of_another(runs, held.run, batch.host, refused)]
     runs = {key: run for key, run in runs.items() if run.host_name == batch.host}
-    apply_allocations(session, runs, device_ids, allocations, now)
+    apply_allocations(session, told(allocations, runs, device_ids), now)
 
     for row in host_samples:
         row["host_id"] = host_id
@@ -175,7 +175,19 @@ def _step_row(step: StepRecord, runs: dict[str, Run]) -> Row:
     }
 
 
-def _check_allocation(allocation: AllocationRecord, now: int) -> AllocationRecord:
+def told(records: Sequence[AllocationRecord], runs: Mapping[str, Run], device_ids: Mapping[str, int]) -> list[Told]:
+    """The records as they are applied."""
+    return [
+        Told(run=runs[one.run], device_id=device_ids[one.device], start_ns=one.start_ns, end_ns=one.end_ns)
+        for one in records
+    ]
+
+
+def check_allocation(allocation: AllocationRecord, now: int) -> AllocationRecord:
+    """The record itself.
+
+    :raises Invalid: a value is not acceptable.
+    """
     validation.key("Run", allocation.run)
     validation.name("Device uuid", allocation.device)
     validation.time_ns("Allocation start_ns", allocation.start_ns, now)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
 from tightship_platform.database.models import Host, Run
 from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.errors import Invalid
-from tightship_platform.ingest.allocations import hold_now
+from tightship_platform.ingest.allocations import Shown, hold_now
 from tightship_platform.ingest.inventory import checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
 from tightship_platform.ingest.plain import described, stated_of_host, stated_of_run
@@ -47,7 +49,7 @@ def apply_heartbeat(
     refused = RefusedRows() if refused is None else refused
     now = now_ns() if now is None else now
     devices = checked_devices(beat.devices)
-    info, sources = _check(beat, now)
+    info, sources = check_heartbeat(beat, now)
     host_id = put_host(session, beat.host, now, reporter)
     host = session.get_one(Host, host_id, populate_existing=True)
     host.agent_version = validation.line(beat.agent_version, 40)
@@ -61,13 +63,10 @@ def apply_heartbeat(
     for run, live in alive:
         seen(run, now)
         revive(run, now)
-        _note_ranks(run, live, beat.host)
-    hold_now(session, alive, device_ids, beat.time_ns, now)
+        note_ranks(run, live, beat.host)
+    hold_now(session, shown(alive, device_ids, beat.time_ns), now)
     session.flush()
     if tell is not None:
-        # What had to be made fit for one line is made so each time.
-        plain_sources = [{"name": one.name, "state": one.state, "detail": one.detail} for one in beat.sources]
-        is_plain = info == beat.info and sources == plain_sources and host.agent_version == beat.agent_version
         known_runs = {
             run.key: KnownRun(run_id=run.id, stated=stated_of_run(live))
             for run, live in alive
@@ -79,7 +78,7 @@ def apply_heartbeat(
                 host_id=host_id,
                 device_ids=device_ids,
                 devices=described(beat.devices),
-                stated=stated_of_host(beat) if is_plain else None,
+                stated=stated_of_host(beat) if is_stored_as_it_is(beat, info, sources) else None,
                 info=info,
                 runs=known_runs,
                 seen_ns=now,
@@ -88,7 +87,26 @@ def apply_heartbeat(
     return unknown
 
 
-def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
+def is_stored_as_it_is(beat: Heartbeat, info: dict[str, Fact], sources: list[dict[str, str]]) -> bool:
+    """Whether nothing that it says of its host has to be made fit for one line, which is made so each time.
+
+    :param info: this and the next: as `check_heartbeat` returned them.
+    """
+    said = [{"name": one.name, "state": one.state, "detail": one.detail} for one in beat.sources]
+    return info == beat.info and sources == said and validation.line(beat.agent_version, 40) == beat.agent_version
+
+
+def shown(alive: Sequence[tuple[Run, LiveRun]], device_ids: Mapping[str, int], time_ns: int) -> list[Shown]:
+    """The devices that live runs hold."""
+    return [
+        Shown(run=run, device_id=device_ids[uuid], since_ns=live.since_ns, time_ns=time_ns)
+        for run, live in alive
+        for uuid in live.devices
+    ]
+
+
+def note_ranks(run: Run, live: LiveRun, host: str) -> None:
+    """Take the ranks of the run on this host, and the steps that they made."""
     others = [entry for entry in run.ranks if entry["host"] != host]
     here = [{"rank": rank.rank, "pid": rank.pid, "host": host, "guard": rank.guard} for rank in live.ranks]
     run.ranks = sorted(others + here, key=lambda entry: (entry["rank"], entry["host"], entry["pid"]))
@@ -97,7 +115,11 @@ def _note_ranks(run: Run, live: LiveRun, host: str) -> None:
         run.steps = max(*counts, run.steps or 0)
 
 
-def _check(beat: Heartbeat, now: int) -> tuple[dict[str, Fact], list[dict[str, str]]]:
+def check_heartbeat(beat: Heartbeat, now: int) -> tuple[dict[str, Fact], list[dict[str, str]]]:
+    """The host's facts and sources as they are stored.
+
+    :raises Invalid: a value is not acceptable.
+    """
     validation.name("Host", beat.host)
     validation.time_ns("Heartbeat time_ns", beat.time_ns, now)
     if len(beat.runs) > MAX_HEARTBEAT_RUNS:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
@@ -50,9 +50,43 @@ def put_devices(
     :param devices: as `checked_devices` returned them.
     :param mentioned: UUIDs that samples and allocations name.
     """
-    described = {device.uuid: device for device in devices}
-    columns = select(Device.uuid, Device.id, Device.kind, Device.name, Device.memory_bytes)
-    present = {row.uuid: row for row in session.execute(columns.where(Device.host_id == host_id))}
+    present = devices_of(session, [host_id])[host_id]
+    described = {device.uuid for device in devices}
+    bare = sorted({validation.name("Device uuid", uuid) for uuid in mentioned} - described - set(present))
+    if len(bare) + len(present) > MAX_DEVICES:
+        raise Invalid("Devices of one host", len(bare) + len(present), f"at most {MAX_DEVICES}")
+    add_missing(
+        session,
+        Device,
+        [{"host_id": host_id, "uuid": uuid, "kind": _kind(uuid), "name": uuid, "memory_bytes": None} for uuid in bare],
+    )
+    if not describe_devices(session, {host_id: devices}, {host_id: present}) and not bare:
+        return {uuid: row.id for uuid, row in present.items()}
+    # Whole, so that what this session has read of them before is out of date nowhere.
+    now_there = select(Device).where(Device.host_id == host_id).execution_options(populate_existing=True)
+    return {device.uuid: device.id for device in session.scalars(now_there)}
+
+
+Present = dict[str, Row[tuple[int, str, int, str, str, int | None]]]
+"""Devices of a host by UUID."""
+
+
+def devices_of(session: Session, host_ids: Collection[int]) -> dict[int, Present]:
+    """Their devices as they are now."""
+    columns = select(Device.host_id, Device.uuid, Device.id, Device.kind, Device.name, Device.memory_bytes)
+    found: dict[int, Present] = {host_id: {} for host_id in host_ids}
+    for row in session.execute(columns.where(Device.host_id.in_(host_ids))):
+        found[row.host_id][row.uuid] = row
+    return found
+
+
+def describe_devices(
+    session: Session, described: Mapping[int, Sequence[DeviceRecord]], present: Mapping[int, Present]
+) -> bool:
+    """Store devices of hosts as they are described; whether any was not there like that.
+
+    :param present: as `devices_of` returned them.
+    """
     changed = [
         {
             "host_id": host_id,
@@ -61,24 +95,13 @@ def put_devices(
             "name": device.name,
             "memory_bytes": device.memory_bytes,
         }
-        for device in sorted(described.values(), key=lambda device: device.uuid)
-        if (old := present.get(device.uuid)) is None
+        for host_id, devices in sorted(described.items())
+        for device in sorted({device.uuid: device for device in devices}.values(), key=lambda device: device.uuid)
+        if (old := present[host_id].get(device.uuid)) is None
         or (old.kind, old.name, old.memory_bytes) != (device.kind, device.name, device.memory_bytes)
     ]
-    bare = sorted({validation.name("Device uuid", uuid) for uuid in mentioned} - set(described) - set(present))
-    if len(bare) + len(present) > MAX_DEVICES:
-        raise Invalid("Devices of one host", len(bare) + len(present), f"at most {MAX_DEVICES}")
-    if not changed and not bare:
-        return {row.uuid: row.id for row in present.values()}
     put(session, Device, changed, key=("host_id", "uuid"), update=("kind", "name", "memory_bytes"))
-    add_missing(
-        session,
-        Device,
-        [{"host_id": host_id, "uuid": uuid, "kind": _kind(uuid), "name": uuid, "memory_bytes": None} for uuid in bare],
-    )
-    # Whole, so that what this session has read of them before is out of date nowhere.
-    now_there = select(Device).where(Device.host_id == host_id).execution_options(populate_existing=True)
-    return {device.uuid: device.id for device in session.scalars(now_there)}
+    return bool(changed)
 
 
 def _kind(uuid: str) -> str:

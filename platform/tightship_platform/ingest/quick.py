@@ -15,7 +15,7 @@ way of storing a host's samples locks the host, so no two transactions store the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -30,7 +30,7 @@ from tightship_platform.database.round_trips import read
 from tightship_platform.database.upsert import add_together
 from tightship_platform.ingest.known import KnownHost
 from tightship_platform.ingest.plain import described, stated_of_host, stated_of_run, values_of
-from tightship_platform.ingest.steps import put_new_steps
+from tightship_platform.ingest.steps import count_first_steps, put_new_steps
 from tightship_platform.samples import dirty_hours
 from tightship_platform.samples.dirty_hours import HOUR_NS
 from tightship_platform.samples.retention import DAY_NS
@@ -63,7 +63,7 @@ class _Sighting:
     steps: int = -1
     """As a heartbeat counts them; -1: it does not say."""
     counts: bool = False
-    """There are step counts of it, which have to be added up where nobody has counted before."""
+    """There are step counts of it, which are added up where nobody has counted before."""
     is_due: bool = True
     """It is written down."""
 
@@ -243,9 +243,21 @@ def store(session: Session, deliveries: Sequence[Delivery]) -> list[Delivery]:
     )
     deliveries = [one for one in deliveries if one.known.host_id in hosts and _are_free(one, runs)]
     if deliveries:
-        _see(session, deliveries)
-        _add(session, deliveries)
+        write(session, deliveries, {run_id for run_id, (_, is_counted) in runs.items() if not is_counted})
     return deliveries
+
+
+def write(session: Session, deliveries: Sequence[Delivery], uncounted: Set[int]) -> None:
+    """Write down what they say; their hosts and runs are locked, and no two are batches of one host.
+
+    :param uncounted: runs whose steps nobody has counted yet.
+    """
+    _see(session, deliveries)
+    _add(session, deliveries)
+    first_counts = {
+        run_id for one in deliveries for run_id, sighting in one.runs.items() if sighting.counts and run_id in uncounted
+    }
+    count_first_steps(session, first_counts)
 
 
 def _one_batch_each(deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -277,11 +289,7 @@ def _lock(session: Session, host_ids: list[int], run_ids: list[int]) -> tuple[se
 
 
 def _are_free(delivery: Delivery, runs: Runs) -> bool:
-    for run_id, sighting in delivery.runs.items():
-        host, is_counted = runs.get(run_id, (None, False))
-        if host != delivery.known.name or (sighting.counts and not is_counted):
-            return False
-    return True
+    return all(runs.get(run_id, (None, False))[0] == delivery.known.name for run_id in delivery.runs)
 
 
 def _see(session: Session, deliveries: Sequence[Delivery]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Column, Float, case, cast, func, select
+from sqlalchemy import BigInteger, Column, Float, case, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
@@ -67,6 +67,18 @@ def count_steps(session: Session, runs: Collection[Run]) -> None:
     found = {run_id: min(int(steps), validation.COUNT_MAX) for run_id, steps in session.execute(furthest)}
     for run in runs:
         run.steps = max((count for count in (run.steps, found.get(run.id)) if count is not None), default=None)
+
+
+def count_first_steps(session: Session, run_ids: Collection[int]) -> None:
+    """As `count_steps`, of runs whose steps nobody has counted; says nothing back."""
+    if not run_ids:
+        return
+    summed = func.sum(cast(StepStat.steps, Float)).label("steps")
+    per_rank = select(summed).where(StepStat.run_id == Run.id).group_by(StepStat.rank).correlate(Run).subquery()
+    most = func.max(per_rank.c.steps)
+    furthest = select(cast(case((most > validation.COUNT_MAX, validation.COUNT_MAX), else_=most), BigInteger))
+    uncounted = update(Run).where(Run.id.in_(run_ids), Run.steps.is_(None)).values(steps=furthest.scalar_subquery())
+    session.connection().execute(uncounted.execution_options(synchronize_session=False))
 
 
 def _greater(old: Column[Any], new: Any) -> Any:
