@@ -179,5 +179,5 @@ class SimulatedHost:
             self._figures.asked_to_wait += 1
         else:
             self._figures.errors[f"{kind}: {answer.status} {answer.body[:120].decode(errors='replace')}"] += 1
-        await asyncio.sleep(max(answer.wait_s, random.uniform(0.5, 1.0)))
+        await asyncio.sleep(max(answer.wait_s * random.uniform(1.0, 1.5), random.uniform(0.5, 1.0)))
         return None

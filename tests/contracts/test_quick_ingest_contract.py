@@ -10,24 +10,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from records import CPU, T0, S, batch, beat, ended, held, host_samples, live, run_samples, samples, started, steps
-from sqlalchemy import inspect, select
+from records import CPU, T0, S, batch, beat, ended, held, live, started, steps
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
+from stored_rows import full_batch, rows_of, without_nulls
 
 from tightship_platform import ingest
 from tightship_platform.database.engine import Database
 from tightship_platform.database.locks import locked
-from tightship_platform.database.models import (
-    Allocation,
-    Base,
-    DirtyHour,
-    Host,
-    HostSample,
-    Run,
-    RunSample,
-    Sample,
-    StepStat,
-)
+from tightship_platform.database.models import Base, DirtyHour, Host, Run
 from tightship_platform.database.round_trips import pipelined
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest import batches, heartbeats, plain, quick
@@ -67,29 +58,13 @@ def _first(database: Database, host: str, run: str) -> KnownHosts:
     return known
 
 
-def _batch(host: str, run: str, now: int) -> Body:
-    times = [now - 2 * S, now - S, now]
-    values = {"util_frac": 0.5, "memory_used_bytes": 7, "power_w": 10}
-    return asdict(
-        batch(
-            host,
-            devices=[CPU],
-            samples=samples(times, **values),
-            host_samples=host_samples(times, cpu_frac=0.25),
-            run_samples=run_samples(times, run, cpu_cores=1.5),
-            steps=steps([now - 10 * S], run, each=4),
-            allocations=[held(run)],
-        )
-    )
-
-
 def _quick_batch(database: Database, known: KnownHosts, body: Body, now: int) -> object:
     delivery = _plain_batch(known, body, now)
     return delivery.answer if delivery is not None and _store(database, delivery) else None
 
 
 def _plain_batch(known: KnownHosts, body: Body, now: int) -> Delivery | None:
-    read = plain.read_batch(json.dumps(_without_nulls(body)).encode())
+    read = plain.read_batch(json.dumps(without_nulls(body)).encode())
     host = None if read is None else known.get("agent", read.host, now)
     return None if read is None or host is None else quick.plain_batch(read, host, now)
 
@@ -103,50 +78,20 @@ def _store(database: Database, *deliveries: Delivery) -> list[Delivery]:
     return stored
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _rows(database: Database, model: type[Base], **of: Any) -> list[dict[str, Any]]:
-    """Rows of a host, a device or a run, without the ids that differ."""
-    with database.session() as session:
-        found = session.scalars(select(model).filter_by(**of)).all()
-    ours = {"id", "key", "name", "host_id", "run_id", "device_id", "host_name"}
-    rows = [{c.key: getattr(row, c.key) for c in inspect(model).column_attrs if c.key not in ours} for row in found]
-    return sorted(rows, key=lambda row: (row.get("time_ns", 0), row.get("rank", 0)))
-
-
-def _of(database: Database, host: str, run: str) -> list[Any]:
-    with database.session() as session:
-        found = session.scalars(select(Host).where(Host.name == host)).one()
-        run_id, device_id = session.scalars(select(Run.id).where(Run.key == run)).one(), found.devices[0].id
-    return [
-        _rows(database, Host, name=host),
-        [row | {"ranks": [entry | {"host": ""} for entry in row["ranks"]]} for row in _rows(database, Run, key=run)],
-        _rows(database, Sample, device_id=device_id),
-        _rows(database, HostSample, host_id=found.id),
-        _rows(database, RunSample, run_id=run_id),
-        _rows(database, StepStat, run_id=run_id),
-        _rows(database, Allocation, run_id=run_id),
-    ]
-
-
 def test_both_ways_store_the_same(database: Database) -> None:
     """Also when a batch comes twice, overlaps with the one before, or lacks most values."""
     long_known, known = _first(database, "h1", "a1"), _first(database, "h2", "b2")
     assert long_known.get("agent", "h1", NOW)
     for after_s, drop in ((5, ()), (5, ()), (6, ()), (12, ("steps", "samples")), (20, ("run_samples", "allocations"))):
         now = NOW + after_s * S
-        body = {name: rows for name, rows in _batch("h1", "a1", now).items() if name not in drop}
+        body = {name: rows for name, rows in full_batch("h1", "a1", now).items() if name not in drop}
         text = json.dumps(body).replace('"h1"', '"h2"').replace('"a1"', '"b2"')
         with database.session() as session:
             received = ingest.apply_batch(session, quick_as_long(body), now=now)
             ingest.apply_heartbeat(session, beat(live("a1", steps=after_s), time_ns=now, host="h1"), now=now)
         assert _quick_batch(database, known, json.loads(text), now) == received
         assert _quick_beat(database, known, beat(live("b2", steps=after_s), time_ns=now, host="h2"), now)
-        assert _of(database, "h2", "b2") == _of(database, "h1", "a1")
+        assert rows_of(database, "h2", "b2") == rows_of(database, "h1", "a1")
 
 
 def quick_as_long(body: Body) -> Any:
@@ -201,20 +146,20 @@ NOT_PLAIN = {
 @pytest.mark.parametrize("change", NOT_PLAIN.values(), ids=NOT_PLAIN)
 def test_what_is_not_plain_goes_the_long_way(database: Database, change: Callable[[Body], None]) -> None:
     known = _first(database, "h1", "a1")
-    before = _of(database, "h1", "a1")
-    body = _batch("h1", "a1", NOW + 5 * S)
+    before = rows_of(database, "h1", "a1")
+    body = full_batch("h1", "a1", NOW + 5 * S)
     change(body)
     assert _quick_batch(database, known, body, NOW + 5 * S) is None
-    assert _of(database, "h1", "a1") == before
+    assert rows_of(database, "h1", "a1") == before
 
 
 def test_one_bucket_twice_goes_the_long_way(database: Database) -> None:
     known = _first(database, "h1", "a1")
-    before = _of(database, "h1", "a1")
-    body = _batch("h1", "a1", NOW + 5 * S)
+    before = rows_of(database, "h1", "a1")
+    body = full_batch("h1", "a1", NOW + 5 * S)
     body["steps"] *= 2
     assert _quick_batch(database, known, body, NOW + 5 * S) is None
-    assert _of(database, "h1", "a1") == before
+    assert rows_of(database, "h1", "a1") == before
 
 
 def test_a_run_that_has_ended_goes_the_long_way(database: Database) -> None:
@@ -222,10 +167,10 @@ def test_a_run_that_has_ended_goes_the_long_way(database: Database) -> None:
     known = _first(database, "h1", "a1")
     with database.session() as session:
         ingest.apply_run(session, ended("a1", end_ns=NOW, host="h1"), now=NOW)
-    before = _of(database, "h1", "a1")
-    assert _quick_batch(database, known, _batch("h1", "a1", NOW + 5 * S), NOW + 5 * S) is None
+    before = rows_of(database, "h1", "a1")
+    assert _quick_batch(database, known, full_batch("h1", "a1", NOW + 5 * S), NOW + 5 * S) is None
     assert not _quick_beat(database, known, beat(live("a1", steps=9), time_ns=NOW + S, host="h1"), NOW + S)
-    assert _of(database, "h1", "a1") == before
+    assert rows_of(database, "h1", "a1") == before
 
 
 def test_a_heartbeat_that_says_something_new_goes_the_long_way(database: Database) -> None:
@@ -285,17 +230,17 @@ def test_what_comes_together_is_stored_together(database: Database) -> None:
     for host, run in bodies:
         known = _first(database, host, run)
         for _ in range(2):
-            made = _plain_batch(known, _batch(host, run, now), now)
+            made = _plain_batch(known, full_batch(host, run, now), now)
             assert made is not None
             deliveries.append(made)
     with database.session() as session:
         ingest.apply_run(session, ended("r2", end_ns=NOW, host="h2"), now=NOW)
-    before = _of(database, "h2", "r2")
+    before = rows_of(database, "h2", "r2")
     stored = _store(database, *deliveries)
     assert [id(one) for one in stored] == [id(deliveries[number]) for number in (0, 2, 6)]
-    assert _of(database, "h2", "r2") == before
+    assert rows_of(database, "h2", "r2") == before
     for host, run in (bodies[0], bodies[1], bodies[3]):
-        assert [row["time_ns"] for row in _of(database, host, run)[2]] == [now - 2 * S, now - S, now]
+        assert [row["time_ns"] for row in rows_of(database, host, run)[2]] == [now - 2 * S, now - S, now]
 
 
 @pytest.mark.parametrize("database", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
@@ -303,7 +248,7 @@ def test_what_comes_together_is_stored_together(database: Database) -> None:
 def test_who_is_held_by_somebody_else_is_waited_for_by_nobody(database: Database, held: type[Base]) -> None:
     now = NOW + 5 * S
     one, other = (
-        _plain_batch(_first(database, host, run), _batch(host, run, now), now)
+        _plain_batch(_first(database, host, run), full_batch(host, run, now), now)
         for host, run in (("h1", "a1"), ("h2", "b2"))
     )
     assert one is not None and other is not None
@@ -311,29 +256,29 @@ def test_who_is_held_by_somebody_else_is_waited_for_by_nobody(database: Database
         locked(session, select(held).order_by(held.id).limit(1))  # type: ignore[attr-defined]
         stored = _store(database, one, other)
         assert [id(delivery) for delivery in stored] == [id(other)]
-    assert _of(database, "h1", "a1")[2] == []
-    assert len(_of(database, "h2", "b2")[2]) == 3
+    assert rows_of(database, "h1", "a1")[2] == []
+    assert len(rows_of(database, "h2", "b2")[2]) == 3
 
 
 def test_a_fault_leaves_nothing_of_those_that_came_together(database: Database) -> None:
     """A device that is gone, as a host's removal leaves it."""
     now = NOW + 5 * S
     made = [
-        _plain_batch(_first(database, host, run), _batch(host, run, now), now)
+        _plain_batch(_first(database, host, run), full_batch(host, run, now), now)
         for host, run in (("h1", "a1"), ("h2", "b2"))
     ]
     deliveries = [one for one in made if one is not None]
     deliveries[1].device_ids = [10**6] * 3
     with pytest.raises(IntegrityError):
         _store(database, *deliveries)
-    assert _of(database, "h1", "a1")[2] == _of(database, "h2", "b2")[2] == []
+    assert rows_of(database, "h1", "a1")[2] == rows_of(database, "h2", "b2")[2] == []
     assert len(_store(database, deliveries[0])) == 1
 
 
 def test_old_samples_of_the_day_have_their_hours_rolled_up_again(database: Database) -> None:
     known = _first(database, "h1", "a1")
     for after_s in (-4000, -400, 5):
-        delivery = _plain_batch(known, _batch("h1", "a1", NOW + after_s * S), NOW + 5 * S)
+        delivery = _plain_batch(known, full_batch("h1", "a1", NOW + after_s * S), NOW + 5 * S)
         assert delivery is not None and _store(database, delivery)
     with database.session() as session:
         hours = {row.hour_ns for row in session.scalars(select(DirtyHour))}

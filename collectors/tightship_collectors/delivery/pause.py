@@ -18,10 +18,12 @@ class Pause:
         """Monotonic time before which nothing is tried."""
 
     def failed(self, at_least_s: float = 0.0) -> None:
-        """Wait longer than the last time, and as long as the server asks."""
+        """Wait longer than the last time, and as long as the server asks, or up to half as long again: it may have
+        asked many at once."""
         whole = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
         self._failures += 1
-        self.until_s = time.monotonic() + max(whole * random.uniform(0.5, 1.0), at_least_s)  # noqa: S311 (no secret)
+        share = random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
+        self.until_s = time.monotonic() + max(whole * share, at_least_s * (0.5 + share))
 
     def succeeded(self) -> None:
         """Try again at once."""

@@ -144,13 +144,15 @@ def _roll_up_again(session: Session, changed: Changed, now: int) -> None:
     removed = max(removed_days(session, min(changed.values()), now), default=None)
     if removed is not None:  # what was rolled up of such days is all that is left
         changed = {held: hour for held, hour in changed.items() if day_of(hour) > removed}
-    devices: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for (run_id, device_id), hour in changed.items():
-        devices[run_id, hour].append(device_id)
-    for (run_id, hour), device_ids in devices.items():
-        of_run = Rollup.run_id == run_id, Rollup.device_id.in_(device_ids), Rollup.time_ns >= hour
+    since: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
+    for held, hour in changed.items():
+        since[hour].add(held)
+    for hour, pairs in since.items():
+        # All of these runs and devices: what is not of one of the pairs is made again, too, as the hours of its device.
+        those = Rollup.run_id.in_({run for run, _ in pairs}), Rollup.device_id.in_({device for _, device in pairs})
         # Of an hour in which it holds the device no more, nothing would be made again.
-        session.execute(delete(Rollup).where(*of_run).execution_options(synchronize_session=False))
+        old = delete(Rollup).where(*those, Rollup.time_ns >= hour)
+        session.execute(old.execution_options(synchronize_session=False))
     hours = {(device, hour) for (_, device), first in changed.items() for hour in range(first, now, HOUR_NS)}
     dirty_hours.mark(session, hours)
 

@@ -202,7 +202,7 @@ def _that_may_be_new(session: Session, arrivals: Sequence[Arrival]) -> list[Arri
     taken = set(session.scalars(of_others))
     reporters = {one.reporter.name for one in claimed}
     counts = select(Host.reported_by, func.count()).where(Host.reported_by.in_(reporters)).group_by(Host.reported_by)
-    reported = Counter({name: count for name, count in session.execute(counts)})
+    reported = Counter({row[0]: row[1] for row in session.execute(counts)})
     reported.update(one.reporter.name for one in claimed)
     refused = {
         one.said.host for one in claimed if one.said.host in taken or reported[one.reporter.name] > HOSTS_PER_TOKEN

@@ -56,6 +56,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     now = now_ns() if now is None else now
     _check(record, now)
     check_host(session, record, reporter)
+    command, labels, surroundings = _command(record.command), hide_in_values(record.labels), _surroundings(record)
     workflow = _workflow(session, record.workflow)
     values = {
         "key": record.run,
@@ -63,13 +64,19 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
         "source": SOURCE_LAUNCH,
         "simulated": False,
         "host_name": record.host,
-        "command": [],
-        "labels": {},
+        "team": reporter.team,
+        "user_name": reporter.user or record.user or None,
+        "uid": record.uid,
+        "external_id": validation.optional_name("External id", record.external_id),
+        "command": command,
+        "labels": labels,
         "state": RunState.RUNNING.value,
         "start_ns": record.start_ns,
         "last_seen_ns": record.start_ns,
         "ranks": [],
+        **surroundings,
     }
+    # Whole, as most runs are new: what is set to the same value below costs nothing.
     add_missing(session, Run, [values])
     run = lock_run(session, record.run)
     # Only now: who removes it has it locked.
@@ -82,9 +89,10 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     if run.state == RunState.RUNNING:
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
-    _take_surroundings(run, record)
-    run.command = _command(record.command)
-    run.labels = with_edits(hide_in_values(record.labels), run.label_edits)
+    for name, value in surroundings.items():
+        setattr(run, name, value)
+    run.command = command
+    run.labels = with_edits(labels, run.label_edits)
     run.start_ns = record.start_ns
     # A record may have waited in a spool: what it proves is that the run lived at its own times.
     run.last_seen_ns = max(run.last_seen_ns, record.start_ns, record.end_ns or 0)
@@ -259,7 +267,7 @@ def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bou
     """
     team = bound or validation.optional_name("Team", record.team)
     owner = validation.optional_name("Owner", record.owner)
-    if team is None and owner is None:
+    if team in (None, workflow.team) and owner in (None, workflow.owner):
         return
     later = select(Run.id).where(
         Run.workflow_id == workflow.id, Run.start_ns > record.start_ns, Run.source != SOURCE_AGENT
@@ -271,16 +279,12 @@ def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bou
         workflow.owner = owner
 
 
-def _take_surroundings(run: Run, record: RunRecord) -> None:
+def _surroundings(record: RunRecord) -> dict[str, object]:
     """What the run was launched with. It becomes known bit by bit: a record without it takes nothing away."""
-    if record.git_commit is not None:
-        run.git_commit = record.git_commit
-    if record.git_dirty is not None:
-        run.git_dirty = record.git_dirty
+    known: dict[str, object] = {"git_commit": record.git_commit, "git_dirty": record.git_dirty}
     for name, most in (("image", NAME_MAX), *((name, VERSION_MAX) for name in VERSIONS)):
-        value = validation.line(getattr(record, name) or "", most)
-        if value:
-            setattr(run, name, value)
+        known[name] = validation.line(getattr(record, name) or "", most) or None
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _check(record: RunRecord, now: int) -> None:

@@ -473,3 +473,15 @@ def test_pauses_grow_within_bounds_and_differ() -> None:
     assert len(firsts) > 10
     pause.succeeded()
     assert pause.until_s == 0
+
+
+def test_who_is_asked_to_wait_comes_no_earlier_and_not_with_all_others() -> None:
+    waits = set()
+    for _ in range(20):
+        pause = Pause(1.0)
+        before = time.monotonic()
+        pause.failed(10.0)
+        waits.add(round(pause.until_s - before, 3))
+    assert min(waits) >= 10.0
+    assert max(waits) <= 15.1
+    assert len(waits) > 10

@@ -17,7 +17,7 @@ from sqlalchemy import delete, func, select
 from waiting import wait_for
 
 from tightship_platform.api.auth import create_token, revoke_token
-from tightship_platform.api.deliveries import Groups
+from tightship_platform.api.groups import known_groups
 from tightship_platform.database.engine import open_database
 from tightship_platform.database.models import Device, Host, HostSample, Sample, Token
 from tightship_platform.ingest import plain, quick
@@ -103,7 +103,8 @@ def test_a_group_that_is_held_up_holds_up_no_other(served: Served, monkeypatch: 
         return deliveries
 
     monkeypatch.setattr(quick, "store", store)
-    groups = Groups(open_database(served.settings))
+    database = open_database(served.settings)
+    groups = known_groups(database)
 
     async def both() -> None:
         held, free = (
@@ -121,6 +122,7 @@ def test_a_group_that_is_held_up_holds_up_no_other(served: Served, monkeypatch: 
 
     run_async(both())
     groups.close()
+    database.close()
 
 
 def test_what_is_not_plain_reaches_the_route_as_it_was_sent(http: httpx.Client) -> None:

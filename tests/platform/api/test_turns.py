@@ -127,23 +127,24 @@ def test_no_more_waits_than_memory_permits(monkeypatch: pytest.MonkeyPatch) -> N
     run_async(plot())
 
 
-def first_heartbeats(http: httpx.Client, count: int) -> list[httpx.Response]:
-    """Answers to as many hosts that report for the first time, all at once."""
+def long_heartbeats(http: httpx.Client, count: int) -> list[httpx.Response]:
+    """Answers to as many hosts that report all at once, and whose heartbeats have to be made fit for one line."""
 
     def send(number: int) -> httpx.Response:
-        return http.post("/hosts/heartbeat", json=heartbeat() | {"host": f"{HOST}-{number}", "runs": []})
+        body = heartbeat() | {"host": f"{HOST}-{number}", "runs": [], "agent_version": "two\nlines"}
+        return http.post("/hosts/heartbeat", json=body)
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(send, range(count)))
 
 
-def test_first_contacts_wait_without_a_thread(served: Served, http: httpx.Client) -> None:
+def test_what_takes_long_waits_without_a_thread(served: Served, http: httpx.Client) -> None:
     hosts = 2 * AT_ONCE
     before = set(threading.enumerate())
     with ThreadPoolExecutor(1) as background:
         with served.database.session() as session:
             begin_writing(session)  # nothing is stored before the end of this block
-            answers = background.submit(first_heartbeats, http, hosts)
+            answers = background.submit(long_heartbeats, http, hosts)
             wait_for(lambda: served.app.state.turns.waiting == hosts - OF_ONE_CALLER)
             ours = [thread for thread in set(threading.enumerate()) - before if "AnyIO" in thread.name]
             assert len(ours) <= OF_ONE_CALLER
@@ -160,7 +161,7 @@ def test_what_cannot_wait_any_longer_is_sent_away_and_taken_later(
     with ThreadPoolExecutor(1) as background:
         with served.database.session() as session:
             begin_writing(session)
-            answers = background.submit(first_heartbeats, http, OF_ONE_CALLER)
+            answers = background.submit(long_heartbeats, http, OF_ONE_CALLER)
             wait_for(lambda: served.app.state.turns._at_work.total() == OF_ONE_CALLER)
             answer = http.post("/runs", json=run_record())
             assert refused(answer, 503, "send it again in")
