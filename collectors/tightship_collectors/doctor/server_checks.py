@@ -118,7 +118,7 @@ def _server(settings: Settings, health: Health) -> Check:
 def _database(health: Health) -> Check:
     state, schema = health.database, health.schema
     if state == "ok":
-        seen = f"; schema {schema}" if schema else ""
+        seen = f"; {health.reason or f'schema {schema}'}" if schema else ""
         return Check(check="database", state=OK, detail=f"the server reaches it{seen}")
     advice = "run `tightship db upgrade` on the server" if state == "another schema" else "check TIGHTSHIP_DATABASE_URL"
     return Check(check="database", state=WRONG, detail=f"{state}; schema {schema}", advice=f"{advice} there")

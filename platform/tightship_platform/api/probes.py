@@ -29,6 +29,8 @@ class DatabaseState:
     state: str
     """`ok`, `another schema` or `unreachable`."""
     schema: str | None = None
+    difference: str | None = None
+    """In what its schema is not this release's."""
 
 
 class Probe(Generic[Seen]):
@@ -81,4 +83,5 @@ class Probes:
             version = schema.read_version(self._engine)
         except (TightshipError, DBAPIError):
             return DatabaseState(state="unreachable")
-        return DatabaseState(state="ok" if version.fits else "another schema", schema=version.revision)
+        state = "ok" if version.fits else "another schema"
+        return DatabaseState(state=state, schema=version.revision, difference=version.difference)

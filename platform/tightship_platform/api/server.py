@@ -14,7 +14,7 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
-from tightship_platform.api.app import create_app
+from tightship_platform.api.app import create_app, load_parts
 from tightship_platform.api.auth import local_token
 from tightship_platform.api.connections import BoundedConnection, max_connections, raise_file_limit
 from tightship_platform.api.drain import Drain
@@ -55,6 +55,9 @@ def serve(
     """
     configure_logging(settings.log_format)
     raise_file_limit()
+    with starting():
+        # Before the schema is changed, after which servers of older releases may not be ready any more.
+        load_parts()
     upgrade(settings)
     try:
         open_artifacts(settings).require_writable()

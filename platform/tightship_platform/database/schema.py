@@ -59,6 +59,20 @@ class Version:
         return self.revision is not None and self.readable_from in _revisions()
 
 
+    @property
+    def difference(self) -> str | None:
+        """In what it is not this release's, and what to do; None: it is this release's."""
+        if self.revision is None:
+            return "the database has no schema; run `tightship db upgrade`"
+        if self.revision in _revisions():
+            older = f"its schema {self.revision} is older than this release's {head()}; run `tightship db upgrade`"
+            return None if self.revision == head() else older
+        newer = f"its schema {self.revision} is newer than this release's {head()}"
+        if self.fits:
+            return f"{newer}, which goes on with it; install the newer release here before the next one is installed"
+        return f"{newer}, which cannot work with it; install the newer release here"
+
+
 def read_version(engine: Engine) -> Version:
     """The schema that the database carries.
 

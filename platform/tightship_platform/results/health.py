@@ -19,6 +19,9 @@ class Health:
     """`ok` or `unreachable`; work waits until it is back. Null: the request has no token."""
     schema: str | None
     """Version of the database's schema; null: not known, or the request has no token."""
+    reason: str | None = None
+    """In what that is not this release's, and what to do: also where the server works, because a newer release has
+    extended the schema and this one can go on with it. Null: it is this release's, or as `schema`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,11 +199,19 @@ def test_a_server_goes_on_with_a_newer_schema_that_it_can_read(checked: httpx.Cl
     with served.database.session() as session:
         session.connection().exec_driver_sql(f"{newer}'{head()}'")
     assert ok(checked.get("/ready")) == {"status": "ok", "database": "ok"}
-    assert ok(checked.get("/health"))["schema"] == "9999"
+    seen = ok(checked.get("/health"))
+    assert (seen["status"], seen["database"], seen["schema"]) == ("ok", "ok", "9999")
+    assert "newer than this release's" in seen["reason"] and "goes on with it" in seen["reason"]
     ok(checked.get("/runs"))
     with served.database.session() as session:
         session.connection().exec_driver_sql(f"{newer}'9998'")
     assert checked.get("/ready").json() == {"status": "degraded", "database": "another schema"}
+    refused = checked.get("/health")
+    assert refused.status_code == 503
+    assert "cannot work with it; install the newer release" in refused.json()["reason"]
+    with served.database.session() as session:
+        session.connection().exec_driver_sql("UPDATE tightship_schema SET version_num = '0009'")
+    assert "older than this release's" in checked.get("/health").json()["reason"]
 
 
 def test_the_check_sees_a_key_too_many_or_too_few(document: Document) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -17,10 +18,13 @@ from sqlalchemy import delete, func, select
 from waiting import wait_for
 
 from tightship_platform.api.auth import create_token, revoke_token
-from tightship_platform.api.groups import known_groups
+from tightship_platform.api import groups as api_groups
+from tightship_platform.api.groups import Newcomer, Newcomers, in_turn, known_groups
 from tightship_platform.database.engine import open_database
 from tightship_platform.database.models import Device, Host, HostSample, Sample, Token
-from tightship_platform.ingest import plain, quick
+from tightship_platform.errors import AskedToWait
+from tightship_platform.ingest import newcomers, plain, quick
+from tightship_platform.ingest.known import KnownHosts
 from tightship_platform.ingest.quick import Delivery
 from tightship_platform.units import NS_PER_S, now_ns
 from tightship_platform.vocabulary import Scope
@@ -49,19 +53,23 @@ def send(http: httpx.Client, time_ns: int) -> list[int]:
 def test_each_of_many_is_answered_and_stored(
     served: Served, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together: list[int] = []
-    store = quick.store
+    together: list[tuple[str, int]] = []
 
-    def counted(session: Any, deliveries: Any) -> list[Delivery]:
-        together.append(len(deliveries))
-        return store(session, deliveries)
+    def counted(which: str, store: Callable[..., Any]) -> Callable[..., Any]:
+        def count(session: Any, items: Any) -> Any:
+            together.append((which, len(items)))
+            return store(session, items)
 
-    monkeypatch.setattr(quick, "store", counted)
+        return count
+
+    monkeypatch.setattr(quick, "store", counted("known", quick.store))
+    monkeypatch.setattr(newcomers, "store", counted("new", newcomers.store))
     now = now_ns()
     for second in range(3):
         assert send(http, now + second * NS_PER_S) == [200] * HOSTS
-    assert sum(together) == 2 * HOSTS, "the first of each host takes the long way"
-    assert max(together) > 1
+    for which, count in (("new", HOSTS), ("known", 2 * HOSTS)):
+        assert sum(items for kind, items in together if kind == which) == count
+        assert max(items for kind, items in together if kind == which) > 1
     with served.database.session() as session:
         for table in (Sample, HostSample):
             assert session.scalar(select(func.count()).select_from(table)) == 3 * HOSTS
@@ -153,3 +161,47 @@ def _last_used(served: Served) -> int:
 
 def test_a_heartbeat_of_a_host_that_is_known_is_plain() -> None:
     assert plain.read_heartbeat(b'{"host": "h", "time_ns": 1800000000000000000, "agent_version": "x"}') is not None
+
+
+def test_callers_share_what_newcomers_have() -> None:
+    flood = [("flood", number) for number in range(5)]
+    mixed = [*flood, ("a", 0), ("b", 0), ("a", 1)]
+    assert in_turn(mixed, lambda item: item[0]) == [
+        *(flood[0], ("a", 0), ("b", 0), flood[1], ("a", 1)),
+        *flood[2:],
+    ]
+
+
+def test_what_is_too_much_for_newcomers_is_asked_to_come_later(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one caller half of what may wait; of all, all of it. What waits is stored all the same."""
+    release = threading.Event()
+    monkeypatch.setattr(api_groups, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(api_groups, "MOST_WAITING", 5)
+    monkeypatch.setattr(api_groups, "MOST_TOGETHER", 1)
+    monkeypatch.setattr(newcomers, "store", lambda _session, _arrivals: release.wait(60) and [])
+
+    async def plot() -> list[Any]:
+        waiting = Newcomers(served.database, KnownHosts())
+
+        def ask(caller: str) -> asyncio.Task[bool | None]:
+            item = Newcomer(arrival=None, caller=caller, is_own=False)  # type: ignore[arg-type]
+            return asyncio.create_task(waiting.store(item))
+
+        first = [ask(caller) for caller in ("x", "y")]
+        while waiting._under_way < 2:
+            await asyncio.sleep(0.01)
+        kept = [ask("flood") for _ in range(3)]
+        over = [ask("flood")]
+        kept += [ask("a"), ask("b")]
+        over += [ask("c")]
+        refused = await asyncio.gather(*over, return_exceptions=True)
+        release.set()
+        assert await asyncio.gather(*first, *kept) == [False] * 7
+        waiting.close()
+        return refused
+
+    refused = run_async(plot())
+    assert [type(one) for one in refused] == [AskedToWait] * 2
+    assert len({round(one.wait_s, 3) for one in refused}) == 2, "they do not come back at one moment"

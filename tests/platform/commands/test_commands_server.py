@@ -18,6 +18,7 @@ from services import free_port
 from sqlalchemy import create_engine, make_url, text
 from waiting import PATIENCE_S, wait_for
 
+from tightship_platform.api import server as api_server
 from tightship_platform.database import schema
 from tightship_platform.database.engine import open_database
 
@@ -54,6 +55,22 @@ def test_from_nothing_to_a_stored_trace_and_a_clean_end(env: Any) -> None:
         assert "Traceback" not in server.output()
     with open_database(env.settings) as database:
         assert database.schema_version() is not None
+
+
+def test_a_server_is_loaded_before_it_changes_the_schema(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After that, servers of older releases may not be ready any more: it has to answer soon."""
+    begun: list[str] = []
+    ended = RuntimeError("that is all")
+
+    def change(_settings: object) -> None:
+        begun.append("schema")
+        raise ended
+
+    monkeypatch.setattr(api_server, "load_parts", lambda: begun.append("parts"))
+    monkeypatch.setattr(api_server, "upgrade", change)
+    with socket.socket() as listener, pytest.raises(RuntimeError, match="that is all"):
+        api_server.serve(env.settings, listener, None, None, host="127.0.0.1")
+    assert begun == ["parts", "schema"]
 
 
 def test_a_port_in_use_is_one_line(env: Any) -> None:

@@ -26,7 +26,8 @@ async def health(request: Request) -> Answer:
     """Whether the server can work; where it cannot, the status is 503.
 
     A broker that is down degrades nothing at once (work waits), so the status stays `ok`; without the database it is
-    `degraded`. Without a token the broker is not asked, and no versions are shown.
+    `degraded`. A newer release's schema that this one can work with is no fault: the status stays 200, and `reason`
+    says it. Without a token the broker is not asked, and no versions are shown.
     """
     probes: Probes = request.app.state.probes
     if current_caller() is None:
@@ -41,6 +42,7 @@ async def health(request: Request) -> Answer:
         database=database.state,
         broker=broker,
         schema=database.schema if known else None,
+        reason=database.difference if known else None,
     )
     return Answer(body, status_code=200 if works else 503)
 
