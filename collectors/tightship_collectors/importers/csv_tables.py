@@ -11,6 +11,7 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 
 from tightship_collectors.importers.lines import Table
+from tightship_collectors.importers.seen_times import SeenTimes
 from tightship_collectors.importers.source import NO_NAME, HeldDevices, Options, Refused, Source, unfit_name
 from tightship_collectors.importers.times import decimal_of, time_ns
 from tightship_platform.results.imported import ImportedDevice, ImportedRun, ImportedSamples
@@ -133,7 +134,7 @@ def _add(
 
 def _samples(table: Table, known: set[tuple[str, str]], source: Source, zone: tzinfo) -> Iterator[ImportedSamples]:
     waiting: dict[tuple[str, str], ImportedSamples] = {}
-    seen: set[tuple[str, str, int]] = set()
+    seen: dict[tuple[str, str], SeenTimes] = {key: SeenTimes() for key in known}
     between: Counter[int] = Counter()
     last: dict[tuple[str, str], int] = {}
     count = 0
@@ -149,10 +150,9 @@ def _samples(table: Table, known: set[tuple[str, str]], source: Source, zone: tz
             source.refused.add(table.place, "a utilisation below 0 or above 1", row["util_frac"])
         elif used is None or not 0 <= used <= 2**50:
             source.refused.add(table.place, "a memory use that no device has", row["memory_used_bytes"])
-        elif (*key, at_ns) in seen:
+        elif not seen[key].add(at_ns):
             source.refused.add(table.place, "a second sample of one device and time", row["time"])
         else:
-            seen.add((*key, at_ns))
             between[abs(at_ns - last.get(key, at_ns))] += 1
             last[key] = at_ns
             empty = ImportedSamples(host=key[0], uuid=key[1], time_ns=[], util_frac=[], memory_used_bytes=[])

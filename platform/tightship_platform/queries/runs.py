@@ -18,6 +18,7 @@ from tightship_platform.results.codec import decode
 from tightship_platform.results.filters import ALL, Filters
 from tightship_platform.results.host import Device
 from tightship_platform.results.run import Run, RunDetail, RunRank
+from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import LIVE, Bucket, RunState
 
 MAX_LIMIT = 10_000
@@ -59,11 +60,25 @@ def get_run(session: Session, key: str) -> RunDetail:
         oom_kills=run.oom_kills,
         fleet=fleet_name(session, run.fleet_id),
         last_seen_ns=run.last_seen_ns,
-        last_step_ns=session.scalar(
-            select(func.max(models.StepStat.last_step_ns)).where(models.StepStat.run_id == run.id)
-        ),
+        last_step_ns=_last_step_ns(session, run.id),
         offload=offload_of(session, run.id),
     )
+
+
+LONG_BUCKET_NS = 60 * NS_PER_S
+"""Longer than any bucket of an agent's."""
+
+
+def _last_step_ns(session: Session, run_id: int) -> int | None:
+    """End of the last step of the run; None: it has made none. Reads its newest buckets only."""
+    stat = models.StepStat
+    stepped = select(stat.time_ns, stat.width_ns).where(stat.run_id == run_id, stat.last_step_ns.is_not(None))
+    newest = session.execute(stepped.order_by(stat.time_ns.desc()).limit(1)).one_or_none()
+    if newest is None:
+        return None
+    # Those of other ranks may have begun earlier, and be longer.
+    since_ns = newest.time_ns - max(newest.width_ns, LONG_BUCKET_NS)
+    return session.scalar(select(func.max(stat.last_step_ns)).where(stat.run_id == run_id, stat.time_ns > since_ns))
 
 
 def find_run(session: Session, key: str) -> models.Run:
