@@ -58,7 +58,6 @@ class Version:
             return self.revision == head()
         return self.revision is not None and self.readable_from in _revisions()
 
-
     @property
     def difference(self) -> str | None:
         """In what it is not this release's, and what to do; None: it is this release's."""

@@ -172,9 +172,7 @@ def test_callers_share_what_newcomers_have() -> None:
     ]
 
 
-def test_what_is_too_much_for_newcomers_is_asked_to_come_later(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_much_for_newcomers_is_asked_to_come_later(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one caller half of what may wait; of all, all of it. What waits is stored all the same."""
     release = threading.Event()
     monkeypatch.setattr(api_groups, "MOST_OF_ONE", 3)
