@@ -1,7 +1,7 @@
 """What a host that is new costs: processor time of the server and of PostgreSQL for its run, first batch and heartbeat.
 
-Hosts of 8 devices with one run of 8 ranks say what they say first, fifty at once, to the application of a server in this
-process. One half of them goes the way of many at once, the other the long way, one by one.
+Hosts of 8 devices with one run of 8 ranks say what they say first, fifty at once, to the application of a server in
+this process. One half of them goes the way of many at once, the other the long way, one by one.
 
     python benchmarks/first_contact.py [--hosts 100]
 """

@@ -17,8 +17,8 @@ from event_loop import run_async
 from sqlalchemy import delete, func, select
 from waiting import wait_for
 
-from tightship_platform.api.auth import create_token, revoke_token
 from tightship_platform.api import groups as api_groups
+from tightship_platform.api.auth import create_token, revoke_token
 from tightship_platform.api.groups import Newcomer, Newcomers, in_turn, known_groups
 from tightship_platform.database.engine import open_database
 from tightship_platform.database.models import Device, Host, HostSample, Sample, Token
