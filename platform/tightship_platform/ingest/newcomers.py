@@ -28,7 +28,7 @@ from tightship_platform.database.upsert import add_missing
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest import quick
 from tightship_platform.ingest.allocations import apply_allocations, hold_now
-from tightship_platform.ingest.batches import check_allocation, told
+from tightship_platform.ingest.batches import check_allocation, reported
 from tightship_platform.ingest.heartbeats import check_heartbeat, is_stored_as_it_is, note_ranks, shown
 from tightship_platform.ingest.inventory import MAX_DEVICES, checked_devices, describe_devices, devices_of
 from tightship_platform.ingest.known import KnownHost, KnownRun
@@ -202,10 +202,10 @@ def _that_may_be_new(session: Session, arrivals: Sequence[Arrival]) -> list[Arri
     taken = set(session.scalars(of_others))
     reporters = {one.reporter.name for one in claimed}
     counts = select(Host.reported_by, func.count()).where(Host.reported_by.in_(reporters)).group_by(Host.reported_by)
-    reported = Counter({row[0]: row[1] for row in session.execute(counts)})
-    reported.update(one.reporter.name for one in claimed)
+    counted = Counter({row[0]: row[1] for row in session.execute(counts)})
+    counted.update(one.reporter.name for one in claimed)
     refused = {
-        one.said.host for one in claimed if one.said.host in taken or reported[one.reporter.name] > HOSTS_PER_TOKEN
+        one.said.host for one in claimed if one.said.host in taken or counted[one.reporter.name] > HOSTS_PER_TOKEN
     }
     return [one for one in arrivals if one.said.host not in refused]
 
@@ -229,7 +229,7 @@ def _tell(session: Session, arrivals: Collection[Arrival], hosts: Mapping[str, H
     for one in arrivals:
         said, device_ids = one.said, one.delivery.known.device_ids
         if not _is_heartbeat(said):
-            records += told(said.allocations, runs, device_ids)
+            records += reported(said.allocations, runs, device_ids)
             continue
         host = hosts[said.host]
         host.agent_version, host.info = said.agent_version, said.info
