@@ -31,7 +31,7 @@ Changed = dict[tuple[int, int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Reported:
     """What a checked record tells of a run, whose row is locked, and a device."""
 
     run: Run
@@ -51,7 +51,7 @@ class Shown:
     time_ns: int
 
 
-def apply_allocations(session: Session, records: Sequence[Told], now: int) -> None:
+def apply_allocations(session: Session, records: Sequence[Reported], now: int) -> None:
     """Apply records. See [Note: allocations]."""
     if not records:
         return

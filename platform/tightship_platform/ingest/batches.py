@@ -14,7 +14,7 @@ from tightship_platform.database.models import HostSample, Run, RunSample, Sampl
 from tightship_platform.database.reporters import ANYBODY, Reporter, put_host
 from tightship_platform.database.upsert import Row, add_samples
 from tightship_platform.errors import Invalid, TooLarge
-from tightship_platform.ingest.allocations import Told, apply_allocations
+from tightship_platform.ingest.allocations import Reported, apply_allocations
 from tightship_platform.ingest.bounds import MAX_BUCKET_NS, check_of
 from tightship_platform.ingest.inventory import check_device, checked_devices, put_devices
 from tightship_platform.ingest.known import KnownHost, KnownRun, Tell
@@ -94,7 +94,7 @@ def apply_batch(
     steps = [step for step in steps if not is_of_another(runs, step.run, batch.host, refused)]
     allocations = [held for held in allocations if not is_of_another(runs, held.run, batch.host, refused)]
     runs = {key: run for key, run in runs.items() if run.host_name == batch.host}
-    apply_allocations(session, told(allocations, runs, device_ids), now)
+    apply_allocations(session, reported(allocations, runs, device_ids), now)
 
     for row in host_samples:
         row["host_id"] = host_id
@@ -175,10 +175,12 @@ def _step_row(step: StepRecord, runs: dict[str, Run]) -> Row:
     }
 
 
-def told(records: Sequence[AllocationRecord], runs: Mapping[str, Run], device_ids: Mapping[str, int]) -> list[Told]:
+def reported(
+    records: Sequence[AllocationRecord], runs: Mapping[str, Run], device_ids: Mapping[str, int]
+) -> list[Reported]:
     """The records as they are applied."""
     return [
-        Told(run=runs[one.run], device_id=device_ids[one.device], start_ns=one.start_ns, end_ns=one.end_ns)
+        Reported(run=runs[one.run], device_id=device_ids[one.device], start_ns=one.start_ns, end_ns=one.end_ns)
         for one in records
     ]
 

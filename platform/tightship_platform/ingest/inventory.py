@@ -67,7 +67,7 @@ def put_devices(
     return {device.uuid: device.id for device in session.scalars(now_there)}
 
 
-Present = dict[str, Row[tuple[int, str, int, str, str, int | None]]]
+Present = dict[str, Row[int, str, int, str, str, int | None]]
 """Devices of a host by UUID."""
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
@@ -24,11 +24,11 @@ from tightship_platform import validation
 from tightship_platform.database.locks import begin_writing, locked
 from tightship_platform.database.models import Host, RemovedRun, Run, Token
 from tightship_platform.database.reporters import HOSTS_PER_TOKEN, Reporter
-from tightship_platform.database.upsert import add_missing
+from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Invalid
 from tightship_platform.ingest import quick
 from tightship_platform.ingest.allocations import apply_allocations, hold_now
-from tightship_platform.ingest.batches import check_allocation, told
+from tightship_platform.ingest.batches import check_allocation, reported
 from tightship_platform.ingest.heartbeats import check_heartbeat, is_stored_as_it_is, note_ranks, shown
 from tightship_platform.ingest.inventory import MAX_DEVICES, checked_devices, describe_devices, devices_of
 from tightship_platform.ingest.known import KnownHost, KnownRun
@@ -36,6 +36,9 @@ from tightship_platform.ingest.plain import described, stated_of_host, stated_of
 from tightship_platform.ingest.quick import Delivery
 from tightship_platform.vocabulary import RunState
 from tightship_platform.wire import Batch, Heartbeat
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Prepare = Callable[[Any, KnownHost, int], Delivery | None]
 """`quick.plain_heartbeat` or `quick.plain_batch`."""
@@ -104,7 +107,7 @@ def _stated(said: Heartbeat | Batch, now: int) -> KnownHost | None:
     return stated if len(set(keys)) == len(keys) else None
 
 
-def _is_heartbeat(said: Heartbeat | Batch) -> Any:
+def _is_heartbeat(said: Heartbeat | Batch) -> TypeIs[Heartbeat]:
     # By what it has: both are read by types made of the wire's.
     return hasattr(said, "agent_version")
 
@@ -167,7 +170,7 @@ def _hosts(session: Session, arrivals: Sequence[Arrival]) -> dict[str, Host]:
     by_name = {one.said.host: one for one in arrivals}
     there = set(session.scalars(select(Host.name).where(Host.name.in_(by_name))))
     new = _that_may_be_new(session, [one for name, one in sorted(by_name.items()) if name not in there])
-    rows = [
+    rows: list[Row] = [
         {
             "name": one.said.host,
             "first_seen_ns": one.seen_ns,
@@ -202,10 +205,10 @@ def _that_may_be_new(session: Session, arrivals: Sequence[Arrival]) -> list[Arri
     taken = set(session.scalars(of_others))
     reporters = {one.reporter.name for one in claimed}
     counts = select(Host.reported_by, func.count()).where(Host.reported_by.in_(reporters)).group_by(Host.reported_by)
-    reported = Counter({row[0]: row[1] for row in session.execute(counts)})
-    reported.update(one.reporter.name for one in claimed)
+    counted = Counter({row[0]: row[1] for row in session.execute(counts)})
+    counted.update(one.reporter.name for one in claimed)
     refused = {
-        one.said.host for one in claimed if one.said.host in taken or reported[one.reporter.name] > HOSTS_PER_TOKEN
+        one.said.host for one in claimed if one.said.host in taken or counted[one.reporter.name] > HOSTS_PER_TOKEN
     }
     return [one for one in arrivals if one.said.host not in refused]
 
@@ -229,7 +232,7 @@ def _tell(session: Session, arrivals: Collection[Arrival], hosts: Mapping[str, H
     for one in arrivals:
         said, device_ids = one.said, one.delivery.known.device_ids
         if not _is_heartbeat(said):
-            records += told(said.allocations, runs, device_ids)
+            records += reported(said.allocations, runs, device_ids)
             continue
         host = hosts[said.host]
         host.agent_version, host.info = said.agent_version, said.info

@@ -1,4 +1,4 @@
-"""Times of an import are told apart without keeping each."""
+"""Times of an import are recognised without keeping each."""
 
 from __future__ import annotations
 
