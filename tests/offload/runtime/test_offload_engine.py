@@ -129,6 +129,13 @@ def test_updates_come_in_the_order_of_the_next_forward() -> None:
     assert order == [f"blocks.{index}" for index in reversed(range(LAYERS))] * 2
 
 
+@pytest.mark.parametrize(("form", "loops"), [({}, True), ({"fused": True}, False), ({"foreach": False}, False)])
+def test_a_form_that_is_left_open_stays_what_it_is(form: dict[str, bool], loops: bool) -> None:
+    model = Model()
+    offload.apply(model, torch.optim.AdamW(model.parameters(), **form), window=2)
+    assert offload.engine_of(model).updates.loops is loops
+
+
 def test_average_of_the_weights_as_each_layer_is_updated() -> None:
     """EMA without waiting for all updates: the hook sees each layer's new weights, in the lane."""
     model, optimizer, _ = windowed()

@@ -242,13 +242,6 @@ def test_a_form_that_is_left_open_is_fused_on_request_and_only_in_layers(kind: A
     assert [group["fused"] for group in optimizer.param_groups] == [None, None]
 
 
-@pytest.mark.parametrize(("form", "loops"), [({}, True), ({"fused": True}, False), ({"foreach": False}, False)])
-def test_a_form_that_is_left_open_stays_what_it_is(form: dict[str, bool], loops: bool) -> None:
-    model = Model()
-    offload.apply(model, torch.optim.AdamW(model.parameters(), **form), window=2)
-    assert offload.engine_of(model).updates.loops is loops
-
-
 class Lion(torch.optim.Optimizer):
     """An optimizer of the user's own."""
 
