@@ -17,12 +17,15 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tightship_analyzers.offload_planner.profile import LayerCost, Origin, Profile, RestCost
 from tightship_offload.errors import PlanError
-from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision
+from tightship_offload.plan.model import Dtype, HardwareSpec, ModelSpec, Precision, Recompute
 from tightship_platform.errors import TightshipError
+
+if TYPE_CHECKING:
+    from tightship_offload.job.passages import Passage
 
 TIMEOUT_S = 600
 _DTYPES = {"float32": Dtype.FP32, "bfloat16": Dtype.BF16, "float16": Dtype.FP16}
@@ -85,6 +88,7 @@ def _profile(record: dict[str, Any], hardware: HardwareSpec, flops_per_s: float)
         ),
         # 16-bit training of a model that size keeps fp32 masters.
         precision=Precision(weights=weights, master=Dtype.FP32, gradients=weights),
+        recompute=Recompute.LAYER if record["recomputes"] else Recompute.NONE,
         batch=record["batch"],
         tokens=record["tokens"],
         origin=Origin.COUNTED,
@@ -96,9 +100,12 @@ def _profile(record: dict[str, Any], hardware: HardwareSpec, flops_per_s: float)
 def count(make: Callable[[], Any]) -> dict[str, Any]:
     """Call a factory with fake tensors, run one forward and backward, and count, as plain data."""
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.autograd.graph import saved_tensors_hooks
     from torch.utils.flop_counter import FlopCounterMode
 
+    from tightship_offload.job.passages import OUTSIDE, Passage, watch
     from tightship_offload.job.probe import batch_of
+    from tightship_offload.job.saved_bytes import SavedBytes
     from tightship_offload.runtime.apply import describe
     from tightship_offload.runtime.blocks import find_blocks
 
@@ -106,80 +113,82 @@ def count(make: Callable[[], Any]) -> dict[str, Any]:
         model, batch, *more = make()
         loss_of = more[0] if more else _first_number
         blocks = find_blocks(model)
-        names = [f"{type(model).__name__}.{block.name}" for block in blocks]
-        saved, inputs = _watched(model, blocks)
-        counter = FlopCounterMode(display=False)
-        with saved, counter:
-            loss = loss_of(_call(model, batch))
-            forward = {name: sum(flops.values()) for name, flops in counter.get_flop_counts().items()}
+        kept = SavedBytes(lambda tensor: tensor.untyped_storage()._cdata)
+        kept.know(model.parameters())
+        with FlopCounterMode(display=False) as counter:
+            flops = _Flops(counter.get_total_flops)
+
+            def passed(what: Passage, layer: int, given: list[Any]) -> None:
+                kept.passed(what, layer, given)
+                flops.passed(what, layer)
+
+            watch(blocks, passed)
+            with saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+                loss = loss_of(_call(model, batch))
+            kept.end_forward()
+            flops.passed(Passage.BACKWARD_ENDED, OUTSIDE)
             loss.backward()
-        both = {name: sum(flops.values()) for name, flops in counter.get_flop_counts().items()}
+            flops.passed(Passage.BACKWARD_ENDED, OUTSIDE)
         layers = []
-        for number, (name, block) in enumerate(zip(names, blocks, strict=True)):
-            forward_flops = forward.get(name, 0)
+        for number, block in enumerate(blocks):
+            forward_flops = flops.of[Passage.FORWARD, number]
             layers.append(
                 {
                     "forward_flops": forward_flops,
-                    # The counter books a backward under its module only where hooks reach it; twice the forward else.
-                    "backward_flops": both.get(name, 0) - forward_flops or 2 * forward_flops,
+                    # Of outputs that hooks do not reach nobody sees the backward: it is taken for twice the forward.
+                    "backward_flops": flops.of[Passage.BACKWARD, number] or 2 * forward_flops,
                     "parameters": sum(p.numel() for p in block.parameters),
                     "trainable": sum(p.numel() for p in block.parameters if p.requires_grad),
-                    "activation_bytes": saved.bytes[number],
-                    "input_bytes": inputs[number],
+                    "activation_bytes": kept.by_layer[number],
+                    "input_bytes": kept.inputs.get(number, 0),
                 }
             )
-        whole = forward.get("Global", 0)
         spec = describe(model, blocks)
         trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
         samples, tokens = batch_of(batch) or (None, None)
+        backward_flops = sum(count for (what, _), count in flops.of.items() if what is Passage.BACKWARD)
         return {
             "model": spec.as_mapping(),
             "layers": layers,
-            "rest_forward_flops": whole - sum(one["forward_flops"] for one in layers),
-            "rest_backward_flops": max(0, both.get("Global", 0) - whole - sum(one["backward_flops"] for one in layers)),
+            "recomputes": any(what is Passage.RECOMPUTE for what, _ in flops.of),
+            "rest_forward_flops": flops.of[Passage.FORWARD, OUTSIDE],
+            "rest_backward_flops": max(0, backward_flops - sum(one["backward_flops"] for one in layers)),
             "rest_trainable": trainable - sum(one["trainable"] for one in layers),
-            "rest_activation_bytes": saved.bytes[-1],
+            "rest_activation_bytes": kept.by_layer[OUTSIDE],
             "dtype": str(blocks[0].parameters[0].dtype).removeprefix("torch."),
             "batch": samples,
             "tokens": tokens,
         }
 
 
-def _watched(model: Any, blocks: list[Any]) -> tuple[Any, dict[int, int]]:
-    """(context that counts what autograd keeps, by layer; bytes of each layer's inputs)."""
-    import torch
+class _Flops:
+    """By what is done (forward, backward, or forward again) and layer."""
 
-    from tightship_offload.job.probe import tensors_in
+    def __init__(self, total: Callable[[], int]) -> None:
+        """:param total: how many there were so far."""
+        from tightship_offload.job.passages import OUTSIDE, Passage
 
-    inside = [-1]
-    inputs: dict[int, int] = defaultdict(int)
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
-    seen: set[int] = set()
-    kept: dict[int, int] = defaultdict(int)
+        self.of: defaultdict[tuple[Passage, int], int] = defaultdict(int)
+        self._total = total
+        self._booked = 0
+        self._doing = Passage.FORWARD, OUTSIDE
 
-    def pack(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in seen and storage._cdata not in weights:
-            seen.add(storage._cdata)
-            kept[inside[0]] += storage.nbytes()
-        return tensor
+    def passed(self, what: Passage, layer: int) -> None:
+        """What was counted so far is of what was done so far."""
+        from tightship_offload.job.passages import OUTSIDE, Passage
 
-    class Saved(torch.autograd.graph.saved_tensors_hooks):
-        bytes = kept
-
-    for number, block in enumerate(blocks):
-
-        def enter(module: Any, args: Any, kwargs: Any, number: int = number) -> None:
-            inside[0] = number
-            given = tensors_in((args, kwargs))
-            inputs[number] = sum(t.untyped_storage().nbytes() for t in given if t.is_floating_point())
-
-        def leave(module: Any, args: Any, output: Any) -> None:
-            inside[0] = -1
-
-        block.module.register_forward_pre_hook(enter, with_kwargs=True)
-        block.module.register_forward_hook(leave)
-    return Saved(pack, lambda tensor: tensor), inputs
+        total = self._total()
+        self.of[self._doing] += total - self._booked
+        self._booked = total
+        match what:
+            case Passage.RETURNED:
+                self._doing = Passage.FORWARD, OUTSIDE
+            case Passage.RECOMPUTED:
+                self._doing = Passage.BACKWARD, layer
+            case Passage.BACKWARD_ENDED:
+                self._doing = Passage.BACKWARD, OUTSIDE
+            case _:
+                self._doing = what, layer
 
 
 def _call(model: Any, batch: Any) -> Any:
@@ -190,7 +199,7 @@ def _call(model: Any, batch: Any) -> Any:
 
 def _first_number(output: Any) -> Any:
     """A loss for who gave none: the output's own, or the mean of its first tensor of floats."""
-    from tightship_offload.job.probe import tensors_in
+    from tightship_offload.job.passages import tensors_in
 
     own = getattr(output, "loss", None)
     if own is not None:

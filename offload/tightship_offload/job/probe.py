@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tightship_offload.job.passages import OUTSIDE, Passage, tensors_in, watch
+from tightship_offload.job.saved_bytes import SavedBytes
 from tightship_offload.job.small_memory import drop_gradients, process_bytes, share_memory
 from tightship_offload.runtime.apply import describe
 from tightship_offload.runtime.blocks import Block, find_blocks
 from tightship_offload.runtime.part_of_optimizer import bare_step, is_open, part_of
 from tightship_offload.runtime.saved_tensors import Hook
-from tightship_offload.runtime.window import graph_task
 
 _TRIED = 64
 """Elements of a parameter on which an optimizer is tried."""
@@ -61,25 +62,18 @@ class Probe:
         self._between: list[int] = []
         self._stepped_ns = 0
         self._cuda = False
-        self._saved: dict[int, int] = defaultdict(int)
-        self._inputs: dict[int, int] = {}
-        self._seen: set[int] = set()
-        self._inside = -1
-        self._weights: set[int] = set()
+        self._kept = SavedBytes(lambda tensor: tensor.untyped_storage().data_ptr())
         self._batch: tuple[int, int | None] | None = None
         self._recomputes = False
         self._saving: Any = None
-        self._recomputing: list[Any] = []
         self.clip_norm: float | None = None
         self._handles: list[Any] = [
             model.register_forward_pre_hook(Hook(self._before_model), with_kwargs=True),
             model.register_forward_hook(Hook(self._after_model)),
             optimizer.register_step_pre_hook(lambda *_: self._mark("step")),
             optimizer.register_step_post_hook(lambda *_: self._stepped()),
+            *watch(self.blocks, self._passed),
         ]
-        for number, block in enumerate(self.blocks):
-            self._handles.append(block.module.register_forward_pre_hook(Hook(self._before(number)), with_kwargs=True))
-            self._handles.append(block.module.register_forward_hook(Hook(self._after(number)), always_call=True))
 
     # ---- marks -----------------------------------------------------------------------------------------------------
 
@@ -92,16 +86,16 @@ class Probe:
             self._marks.append((what, layer, time.perf_counter_ns()))
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self._weights:
+        if not self._kept.weights:
             self._look()
         if self._step > WARM_UP and not self._marks:
             self._between.append(time.perf_counter_ns() - self._stepped_ns)
         self._mark("forward")
         if self._batch is None:
             self._batch = batch_of((args, kwargs))
-        if self._step == WARM_UP - 1 and not self._saved:
+        if self._step == WARM_UP - 1 and not self._kept.by_layer:
             self._saving = torch.autograd.graph.saved_tensors_hooks(
-                torch.compiler.disable(self._count),  # type: ignore[no-untyped-call]
+                torch.compiler.disable(self._kept.keep),  # type: ignore[no-untyped-call]
                 torch.compiler.disable(lambda tensor: tensor),  # type: ignore[no-untyped-call]
             )
             self._saving.__enter__()
@@ -109,45 +103,18 @@ class Probe:
     def _look(self) -> None:
         """At the first forward: a loop may move its model after the optimizer is made."""
         self._cuda = any(p.is_cuda for p in self.model.parameters())
-        self._weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        self._kept.know(self.model.parameters())
         self._marks.clear()  # they may be of the other clock
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         self._mark("returned")
         self._stop_counting()
 
-    def _before(self, number: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if graph_task() != -1:
-                self._recomputes = True
-                self._count_recomputed(number)
-                return
-            self._inside = number
-            tensors = list(tensors_in((args, kwargs)))
-            if number not in self._inputs:
-                self._inputs[number] = sum(t.numel() * t.element_size() for t in tensors if t.is_floating_point())
-            self._mark("layer forward", number)
-            for tensor in tensors:
-                if tensor.requires_grad and tensor.is_floating_point():
-                    tensor.register_hook(lambda _, n=number: self._mark("layer backward ended", n))  # type: ignore[no-untyped-call]
-                    break
-
-        return hook
-
-    def _after(self, number: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if graph_task() != -1:
-                while self._recomputing:
-                    self._recomputing.pop().__exit__(None, None, None)
-                return
-            self._inside = -1
-            self._mark("layer returned", number)
-            for tensor in tensors_in(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(lambda _, n=number: self._mark("layer backward", n))  # type: ignore[no-untyped-call]
-                    break
-
-        return hook
+    def _passed(self, what: Passage, layer: int, given: list[Tensor]) -> None:
+        self._recomputes |= what is Passage.RECOMPUTE
+        if what is not Passage.RECOMPUTE or self._step == WARM_UP - 1:
+            self._kept.passed(what, layer, given)
+        self._mark(what, layer)
 
     def clip(self, real: Callable[[], Any], max_norm: float) -> Any:
         """Call the loop's clipping and time it."""
@@ -157,38 +124,11 @@ class Probe:
         self._mark("clipped")
         return result
 
-    # ---- bytes -----------------------------------------------------------------------------------------------------
-
-    def _count(self, tensor: Tensor) -> Tensor:
-        """What autograd keeps, each storage once, in the layer that keeps it first; weights are none of it."""
-        key = tensor.untyped_storage().data_ptr()
-        if key not in self._seen and key not in self._weights:
-            self._seen.add(key)
-            self._saved[self._inside] += tensor.untyped_storage().nbytes()
-        return tensor
-
-    def _count_recomputed(self, number: int) -> None:
-        """What a layer keeps while it is computed again, until its own backward is over."""
-        if self._step != WARM_UP - 1:
-            return
-        outer: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # the checkpoint's own
-        seen: dict[int, int] = {}
-
-        def pack(tensor: Tensor) -> Any:
-            key = tensor.untyped_storage().data_ptr()
-            if key not in self._weights:
-                seen[key] = tensor.untyped_storage().nbytes()
-                self._saved[number] = max(self._saved[number], sum(seen.values()))
-            return tensor if outer is None else outer[0](tensor)
-
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, (lambda kept: kept) if outer is None else outer[1])
-        hooks.__enter__()
-        self._recomputing.append(hooks)
-
     def _stop_counting(self) -> None:
         if self._saving is not None:
             self._saving.__exit__(None, None, None)
             self._saving = None
+        self._kept.end_forward()
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
@@ -222,14 +162,14 @@ class Probe:
         model = describe(self.model, self.blocks)
         return {
             "model": model.as_mapping(),
-            "forward_ns": [medians.get(f"layer forward {i}", 0) / micro_batches for i in range(len(self.blocks))],
-            "backward_ns": [medians.get(f"layer backward {i}", 0) / micro_batches for i in range(len(self.blocks))],
-            "activation_bytes": [self._saved[i] for i in range(len(self.blocks))],
-            "input_bytes": [self._inputs.get(i, 0) for i in range(len(self.blocks))],
+            "forward_ns": [medians.get(f"{Passage.FORWARD} {i}", 0) / micro_batches for i in range(len(self.blocks))],
+            "backward_ns": [medians.get(f"{Passage.BACKWARD} {i}", 0) / micro_batches for i in range(len(self.blocks))],
+            "activation_bytes": [self._kept.by_layer[i] for i in range(len(self.blocks))],
+            "input_bytes": [self._kept.inputs.get(i, 0) for i in range(len(self.blocks))],
             "trainable": [sum(p.numel() for p in b.parameters if p.requires_grad) for b in self.blocks],
             "rest_trainable": sum(p.numel() for p in self.model.parameters() if p.requires_grad)
             - sum(p.numel() for b in self.blocks for p in b.parameters if p.requires_grad),
-            "rest_activation_bytes": self._saved[-1],
+            "rest_activation_bytes": self._kept.by_layer[OUTSIDE],
             "before_forward_ns": medians.get("before", 0) / micro_batches,
             "head_ns": medians.get("head", 0) / micro_batches,
             "after_backward_ns": medians.get("after", 0) / micro_batches,
@@ -265,11 +205,13 @@ def _spans(step: list[tuple[str, int, int]]) -> dict[str, int]:
         match what:
             case "forward":
                 label = "before"
-            case "layer forward" | "layer backward":
+            case Passage.FORWARD | Passage.BACKWARD:
                 label = f"{what} {layer}"
-            case "layer returned" | "returned":
+            case Passage.RECOMPUTE:
+                label = f"{Passage.BACKWARD} {layer}"
+            case Passage.RETURNED | "returned":
                 label = "head"
-            case "layer backward ended" if label == f"layer backward {layer}":
+            case Passage.BACKWARD_ENDED if label == f"{Passage.BACKWARD} {layer}":
                 label = "after"
             case "clip" | "clipped" | "step":
                 label = {"clip": "clip", "clipped": "after", "step": "update"}[what]
@@ -317,15 +259,3 @@ def _form(optimizer: Optimizer) -> str:
     if all(group.get("fused") for group in optimizer.param_groups):
         return "fused"
     return "open" if any(is_open(group) for group in optimizer.param_groups) else "loop"
-
-
-def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
-    """The tensors in nested lists, tuples and dictionaries, such as what a module is given or returns."""
-    if isinstance(value, Tensor):
-        yield value
-    elif depth < 4 and isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one, depth + 1)
-    elif depth < 4 and isinstance(value, dict):
-        for one in value.values():
-            yield from tensors_in(one, depth + 1)

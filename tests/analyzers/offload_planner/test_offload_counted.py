@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tightship_analyzers.offload_planner.counted import CannotCount, profile_of_factory
+from tightship_analyzers.offload_planner.counted import CannotCount, _profile, count, profile_of_factory
 from tightship_analyzers.offload_planner.profile import Origin
-from tightship_offload.plan.model import Dtype, HardwareSpec
+from tightship_offload.plan.model import Dtype, HardwareSpec, Recompute
 
 pytestmark = pytest.mark.torch
 
@@ -69,6 +70,40 @@ def test_eleven_billion_parameters_are_counted(here: Path) -> None:
         # the input, what GELU gets and what it gives
         assert layer.activation_bytes == tokens * (8192 + 2 * 32768) * 2
     assert profile.rest.after_forward_ns == round(2 * 50000 * 8192 * tokens / 4e14 * 1e9)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_are_computed_again_keep_and_cost_what_they_would_otherwise(reentrant: bool) -> None:
+    """The planner adds the forward that backward repeats."""
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self, checkpoints: bool) -> None:
+            super().__init__()
+            self.first = nn.Embedding(500, 64)
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(64, 256, bias=False), nn.GELU(), nn.Linear(256, 64, bias=False))
+                for _ in range(4)
+            )
+            self.last = nn.Linear(64, 500, bias=False)
+            self.checkpoints = checkpoints
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.first(tokens)
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant) if self.checkpoints else block(x)
+            return self.last(x)
+
+    def profile(checkpoints: bool) -> Any:
+        record = count(lambda: (Checkpointed(checkpoints), torch.randint(500, (4, 32))))
+        return _profile(record, HARDWARE, flops_per_s=1e9)
+
+    plain, found = profile(checkpoints=False), profile(checkpoints=True)
+    assert (plain.recompute, found.recompute) == (Recompute.NONE, Recompute.LAYER)
+    assert (found.layers, found.rest) == (plain.layers, plain.rest)
+    assert plain.layers[0].activation_bytes == 4 * 32 * (64 + 2 * 256) * 4
 
 
 @pytest.mark.sliced(2)

@@ -108,6 +108,12 @@ def test_what_a_layer_keeps_is_seen_where_it_is_computed_again(kind: type[Model]
     # A layer's input is kept by the checkpoint; which of the two counts it is no matter.
     for seen, kept, given in zip(recomputed["activation_bytes"], whole, inputs, strict=True):
         assert kept - given <= seen <= kept + given
+    assert recomputed["rest_activation_bytes"] == plain["rest_activation_bytes"]
+
+
+@pytest.mark.parametrize("kind", [Recomputing, ReentrantRecomputing])
+def test_the_backward_of_a_layer_that_is_computed_again_is_timed(kind: type[Model]) -> None:
+    assert min(record_of(kind)["backward_ns"]) > 0
 
 
 def test_recomputing_under_a_probe_changes_no_number() -> None:
