@@ -1,10 +1,11 @@
 """The CPU as a device whose kernels and copies run later than they are issued: see offload_streams.py.
 
 [Note: what is late] In the user's thread, and in lanes that give their work to a stream, every operator on device
-memory is put into the stream; what it will return is there at once, full of NaN. Memory of the backend's host buffers,
-and what the host makes of it, is the host's: operators on it alone run at once, as on a machine with a GPU, whether or
-not a copy into it is over. Operators on both are copies, or wait for the stream as `.cpu()` would; so does all that
-reads a number. Random numbers are drawn when they are asked for, as a GPU's generator moves on then.
+memory is put into the stream; what it will return is there at once, full of NaN. Memory of the backend's host buffers
+and of Python's (mapped files), and what the host makes of it, is the host's: operators on it alone run at once, as on a
+machine with a GPU, whether or not a copy into it is over. Operators on both are copies, or wait for the stream as
+`.cpu()` would; so does all that reads a number. Random numbers are drawn when they are asked for, as a GPU's generator
+moves on then.
 
 Blocks of device memory move between storages when that is issued, while kernels on their way keep the addresses that
 they were given: so what a stream is given holds addresses, and not tensors. Memory of one stream that another one reads
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from offload_operators import Kind, Result, kind_of, results_of, tensors_in, written
@@ -35,6 +37,7 @@ from tightship_offload.backends.staging import Staging
 KERNEL_NS = 1000
 """What each operator takes, in the device's time."""
 _POISON = 0xFF
+_frombuffer = torch.frombuffer
 
 
 class AsyncBackend(CpuBackend):
@@ -130,6 +133,7 @@ class AsyncBackend(CpuBackend):
         with ExitStack() as stack:
             stack.callback(self._end)
             stack.enter_context(self._given_to(COMPUTE))
+            stack.enter_context(patch.object(torch, "frombuffer", self._frombuffer))
             stack.callback(self.close)
             yield self
 
@@ -247,6 +251,10 @@ class AsyncBackend(CpuBackend):
         place = bisect_right(ranges, (at, 2**63)) - 1
         return at != 0 and place >= 0 and at < ranges[place][1]
 
+    def _frombuffer(self, *args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = self._of_host(_frombuffer(*args, **kwargs))
+        return found
+
     def _of_host(self, found: Any) -> Any:
         for tensor in tensors_in(found):
             tensor.untyped_storage().is_host = True  # type: ignore[attr-defined]
@@ -261,7 +269,7 @@ class AsyncBackend(CpuBackend):
             raise RuntimeError("a tensor was used whose layer has left the device")
         count = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         memory = (ctypes.c_uint8 * (count * tensor.element_size())).from_address(tensor.data_ptr())
-        flat = torch.frombuffer(memory, dtype=tensor.dtype, count=count)
+        flat = _frombuffer(memory, dtype=tensor.dtype, count=count)
         return flat.as_strided(tensor.shape, tensor.stride())
 
 

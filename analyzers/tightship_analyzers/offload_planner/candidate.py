@@ -130,7 +130,7 @@ class Candidate:
             # Each layer, and its undo log; what does not move twice, and once more while it is written.
             files = 2 * sum(self._in_file(layer) for layer in away) + 3 * self._rest_in_file
             if self.hardware.device != CPU:
-                host += self._rest_in_file  # copied from the device, to be written
+                host += self._largest_in_rest_file  # copied from the device, one tensor at a time
         else:
             pinned = sum(self._with_gradients(layer) for layer in away)
             if self.micro_batches > 1 and self.hardware.device != CPU:
@@ -241,6 +241,12 @@ class Candidate:
         rest = self.profile.rest
         size = rest.parameters * self.profile.precision.weights.bytes + self._state(rest.trainable)
         return size + sum(self._in_file(layer) for i, layer in enumerate(self.profile.layers) if i in self.gpu_resident)
+
+    @property
+    def _largest_in_rest_file(self) -> int:
+        """A profile does not hold the sizes of tensors: none has more elements than a layer, or than all the rest."""
+        resident = [layer.parameters for i, layer in enumerate(self.profile.layers) if i in self.gpu_resident]
+        return max([self.profile.rest.parameters, *resident]) * self.profile.precision.master.bytes
 
     @cached_property
     def _rest_file_ns(self) -> int:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, finalize, ref
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tightship_offload.backends.base import Backend, Mark
+from tightship_offload.backends.base import COMPUTE, Backend, Mark
 from tightship_offload.errors import OffloadError
 from tightship_offload.plan.model import UpdateOrder
 from tightship_offload.runtime.early_updates import EarlyUpdates
@@ -174,8 +174,9 @@ class Engine:
     def _rest_now(self) -> dict[str, Any]:
         model = self._model()
         assert model is not None
-        # Where work is over when it returns, there is nothing but host memory.
-        return rest_of(model, self._optimizer, self.moving, copied=self.backend.record() is not None)
+        rest = rest_of(model, self._optimizer, self.moving)
+        self.backend.reach(self.backend.mark("what does not move"), COMPUTE, on_host=True)
+        return rest
 
     def _report(self) -> None:
         now_ns = self.backend.clock_ns()

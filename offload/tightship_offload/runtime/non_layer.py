@@ -12,18 +12,17 @@ from torch.optim import Optimizer
 from tightship_offload.errors import OffloadError
 
 
-def rest_of(model: nn.Module, optimizer: Optimizer, moving: Collection[int], *, copied: bool) -> dict[str, Any]:
-    """Plain tensors in host memory, and numbers. Learning rates and schedules are the script's own.
+def rest_of(model: nn.Module, optimizer: Optimizer, moving: Collection[int]) -> dict[str, Any]:
+    """Plain tensors, where they are, and numbers. Learning rates and schedules are the script's own.
 
     :param moving: ids of the parameters that move.
-    :param copied: they are copies; otherwise the tensors themselves, which takes no memory.
     """
     state: dict[Tensor, dict[str, Any]] = optimizer.__dict__["state"]
     tensors = {name: p for name, p in model.named_parameters() if id(p) not in moving} | dict(model.named_buffers())
     return {
-        "tensors": {name: _on_host(tensor, copied) for name, tensor in tensors.items()},
+        "tensors": {name: _alone(tensor) for name, tensor in tensors.items()},
         "state": {
-            name: {key: _on_host(value, copied) for key, value in state[p].items()}
+            name: {key: _alone(value) for key, value in state[p].items()}
             for name, p in model.named_parameters()
             if id(p) not in moving and p in state
         },
@@ -66,11 +65,10 @@ def place_state(optimizer: Optimizer, parameter: nn.Parameter, device: torch.dev
             state[key] = value.to(device)
 
 
-def _on_host(value: Any, copied: bool) -> Any:
+def _alone(value: Any) -> Any:
+    """A tensor as itself, or, of a larger storage, as a copy in host memory: a file holds whole storages."""
     if not isinstance(value, Tensor):
         return value
-    if copied:
-        return value.detach().to("cpu", copy=True)
     there = value.detach()
-    # A file holds whole storages.
-    return there if there.untyped_storage().nbytes() == there.numel() * there.element_size() else there.clone()
+    is_whole = there.untyped_storage().nbytes() == there.numel() * there.element_size()
+    return there if is_whole else there.to("cpu", copy=True)

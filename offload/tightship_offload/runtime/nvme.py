@@ -268,7 +268,8 @@ class NvmeStore:
     def write_rest(self, rest: dict[str, Any]) -> None:
         """What does not move is changed: make it durable. The commit before is over; the next one says that it counts.
 
-        From where it is, in the thread that steps: a copy, to be written later, would take as much memory again.
+        From where it is, in the thread that steps: a copy, to be written later, would take as much memory again. From
+        a device, torch copies one tensor at a time.
         """
         number = self.step + 1
         self._replace(
@@ -324,7 +325,9 @@ class NvmeStore:
                 path = self._path(index, "state")
                 files.state = _Mapped(path, path.stat().st_size)
             self._roll_back(files)
-        rest: dict[str, Any] = torch.load(self._folder / f"rest-{self.step % 2}.pt", weights_only=True)
+        rest: dict[str, Any] = torch.load(
+            self._folder / f"rest-{self.step % 2}.pt", map_location="cpu", weights_only=True
+        )
         if rest["step"] != self.step:
             raise OffloadError(
                 f"NVMe folder {self._folder} is damaged: rest-{self.step % 2}.pt is of step {rest['step']}"

@@ -221,6 +221,20 @@ def test_every_change_that_a_refusal_names_suffices() -> None:
     search(profile, hardware, Constraints(host_bytes=host, resident=()))
 
 
+@pytest.mark.parametrize("resident", [frozenset[int](), frozenset({1})])
+def test_beside_a_gpu_what_does_not_move_is_written_a_tensor_at_a_time(resident: frozenset[int]) -> None:
+    chance = random.Random(SEED)
+    profile, hardware = made_profile(chance), made_hardware(chance)
+
+    def host(device: str) -> int:
+        on = replace(hardware, device=device)
+        placed = {"resident": resident, "gpu_resident": resident}
+        return Candidate(profile=profile, hardware=on, slots=2, in_files=True, **placed).memory.host
+
+    largest = max([profile.rest.parameters, *(profile.layers[i].parameters for i in resident)])
+    assert host("Made") - host("cpu") == largest * profile.precision.master.bytes
+
+
 def test_the_hosts_limits_bind_by_name() -> None:
     chance = random.Random(3)
     profile, hardware = made_profile(chance), made_hardware(chance)

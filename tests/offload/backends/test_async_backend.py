@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import random
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +57,15 @@ def test_a_copy_reads_the_host_s_memory_when_it_runs() -> None:
         there.copy_(home, non_blocking=True)
         home.fill_(2)  # which nobody has ordered after the copy
         assert float(there) == 2.0
+
+
+def test_a_mapped_file_is_the_host_s_memory_and_a_copy_into_it_is_over_when_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(16))
+    with late().computing(), path.open("r+b") as file:
+        mapped = torch.frombuffer(mmap.mmap(file.fileno(), 16), dtype=torch.float32)
+        mapped.copy_(torch.ones(4) + 1)
+        assert path.read_bytes() == struct.pack("4f", 2, 2, 2, 2)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -257,6 +269,27 @@ def test_the_forward_is_issued_without_waiting_for_the_device() -> None:
         before = backend.streams.ran
         model(batch())
         assert backend.streams.ran == before
+
+
+def test_files_hold_what_the_device_has_computed(tmp_path: Path) -> None:
+    import tightship_offload as offload
+
+    training = Training(clipping=True)
+    steps = 3
+    with late().computing() as backend:
+        model, optimizer = make(training)
+        tier = offload.NvmeTier(folder=tmp_path)
+        offload.apply(model, optimizer, window=2, resident=(1,), nvme=tier, backend=backend)
+        train(model, optimizer, training, steps)
+        offload.engine_of(model).remove()
+    again, state = make(training)
+    tier = offload.NvmeTier(folder=tmp_path, resume=True)
+    offload.apply(again, state, window=2, resident=(1,), nvme=tier)
+    assert offload.engine_of(again).steps_done == steps
+    expected = reference(training, steps)
+    found = everything(again, state, [])
+    kept = {name for name in expected if name.startswith(("model.", "optimizer."))}
+    assert differences({name: expected[name] for name in kept}, {name: found[name] for name in kept}) == []
 
 
 def test_a_case_of_the_product() -> None:
