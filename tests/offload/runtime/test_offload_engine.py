@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
+import pstats
 import subprocess
 import threading
 import time
@@ -57,6 +59,31 @@ def test_slots_are_allocated_once() -> None:
     engine = offload.engine_of(model)
     assert machine.allocated_bytes == []
     assert engine.pool.size_bytes == 3 * engine.layers[0].size_bytes
+
+
+def test_a_layer_of_many_tensors_costs_the_host_no_more_for_each() -> None:
+    """Experts are hundreds of tensors: to look through all of them for each one takes longer than to compute."""
+
+    class Experts(nn.Module):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(count))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for expert in self.experts:
+                x = x + expert(x)
+            return x
+
+    def calls_per_tensor(count: int) -> float:
+        model = nn.Sequential(nn.Sequential(*(Experts(count) for _ in range(3))))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        offload.apply(model, optimizer, window=2, layers="0.*", backend=CpuBackend())
+        with cProfile.Profile() as profile:
+            model(torch.ones(1, 2)).sum().backward()
+        offload.engine_of(model).remove()
+        return pstats.Stats(profile).total_calls / (3 * count)
+
+    assert calls_per_tensor(80) < 1.1 * calls_per_tensor(20)
 
 
 def test_outside_of_its_turn_a_parameter_is_in_host_memory() -> None:
