@@ -47,6 +47,8 @@ class RunRecord:
     """`type: message` of the uncaught exception that ended it, on one line. Null where none is known."""
     oom_kills: int | None = None
     """Processes that the kernel killed for lack of memory in the job's control group while it ran. Null: not known."""
+    applied_action: int | None = None
+    """Id of the action whose change the launcher made (`tightship run --apply`). Null: none."""
     offload: dict[str, int] = field(default_factory=dict)
     """What the job's offload plan predicted and what its steps took; the figures are named in ingest/offload.py."""
 

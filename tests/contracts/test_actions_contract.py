@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from records import GPU, HOUR, T0, S
 from sqlalchemy import select
-from stepping_runs import CODE, opportunity, record
+from stepping_runs import CODE, OVERLAY, PLAN, opportunity, record
 
 from tightship_analyzers.fleet import verifying
 from tightship_platform.database.engine import Database
-from tightship_platform.database.models import Opportunity, OpportunityAction, Run
+from tightship_platform.database.models import Opportunity, OpportunityAction, PlanRequest, Run
 from tightship_platform.errors import Conflict, NotFound
-from tightship_platform.ingest.actions.act import NO_RUN_YET, act
+from tightship_platform.ingest.actions.act import NO_RUN_YET, act, apply_by_launcher
 from tightship_platform.ingest.actions.later_runs import OUTSIDE
 from tightship_platform.ingest.actions.verify import predicted_between, verify
 from tightship_platform.queries.actions import list_actions
@@ -113,6 +115,78 @@ def test_what_does_not_tell_leaves_it_applied_and_says_why(database: Database, t
     assert verifying.verify_applications(database) == 1
     [action] = actions(database, row)
     assert (action.state, action.waits_for) == ("verified", None)
+
+
+def launched(database: Database, row: int, *, has_plan: bool = False) -> int:
+    with database.session() as session:
+        return apply_by_launcher(session, row, actor="ann", has_plan=has_plan, now=APPLIED).id
+
+
+def test_runs_that_say_so_are_the_only_ones_with_the_change(database: Database, tmp_path: Path) -> None:
+    row = opportunity(database, tmp_path, evidence=[CODE, OVERLAY])
+    action = launched(database, row)
+    assert launched(database, row) == action, "a second run is launched with the same application"
+    [applied] = actions(database, row)
+    assert applied.change is not None
+    assert (applied.change.environment, applied.change.numerics) == (OVERLAY["variables"], OVERLAY["numerics"])
+    sure: dict[str, Any] = {"seconds": 900, "spread": 0.004}
+    record(database, tmp_path, "live", start_ns=LATER, step_ms=14, is_ended=False, applied_action=action)
+    record(database, tmp_path, "plain", start_ns=LATER + HOUR, step_ms=20, seed=2, **sure)
+    assert verifying.verify_applications(database) == 0, "it ended, but another run says that it has the change"
+    # Its host's clock is behind the server's: what it says counts, not when it began.
+    record(database, tmp_path, "with", start_ns=APPLIED - HOUR // 2, step_ms=14, seed=3, applied_action=action, **sure)
+    assert verifying.verify_applications(database) == 1
+    [applied] = actions(database, row)
+    assert applied.verification is not None and applied.state == "verified"
+    assert (applied.verification.before.run, applied.verification.after.run) == ("before", "with")
+    assert compared(database, "plain", "with").predicted == applied.predicted
+    assert launched(database, row) == action, "verified, it is what runs are launched with from now on"
+    do(database, row, ActionKind.DISMISS, APPLIED + HOUR)
+    with pytest.raises(Conflict, match=f"Opportunity {row} is dismissed"):
+        launched(database, row)
+
+
+def test_another_workflows_application_is_not_the_runs(database: Database, tmp_path: Path) -> None:
+    action = launched(database, opportunity(database, tmp_path, evidence=[OVERLAY]))
+    for workflow, number in (("other", action), ("train", action + 1)):
+        record(
+            database,
+            tmp_path,
+            workflow,
+            start_ns=LATER,
+            step_ms=14,
+            workflow=workflow,
+            applied_action=number,
+            seconds=30,
+        )
+    with database.session() as session:
+        assert set(session.scalars(select(Run.applied_action_id))) == {None}
+
+
+def test_what_a_launcher_cannot_change_is_refused_and_stays_open(database: Database, tmp_path: Path) -> None:
+    row = opportunity(database, tmp_path)
+    with pytest.raises(Conflict, match=r"Give the loader workers \(train.py:7\); make it, say so"):
+        launched(database, row)
+    assert actions(database, row) == []
+
+
+def test_a_plan_is_the_newest_that_was_computed_for_the_workflow(database: Database, tmp_path: Path) -> None:
+    row = opportunity(database, tmp_path, evidence=[PLAN])
+    with pytest.raises(Conflict, match="No offload plan of 'train' was computed yet"):
+        launched(database, row)
+    action = launched(database, row, has_plan=True)
+    stored = {"stage": "over", "created_ns": T0, "renewed_ns": T0, "state": "planned"}
+    answers = [("train", 1, "old: 1"), ("train", 3, "new: 1"), ("other", 9, "no: 1"), ("train", 8, None)]
+    with database.session() as session:
+        for number, (workflow, at_ns, plan) in enumerate(answers):
+            answer = zlib.compress(json.dumps({"version": 1, "answer": {"plan": plan}}).encode())
+            request = json.dumps({"workflow": workflow})
+            more = {"key": str(number), "request": request, "answer": answer, "finished_ns": at_ns}
+            session.add(PlanRequest(**stored, **more))
+        session.add(PlanRequest(**stored, key="broken", request="{}", answer=b"\0", finished_ns=10))
+    assert launched(database, row) == action
+    [applied] = actions(database, row)
+    assert applied.change is not None and applied.change.plan == "new: 1"
 
 
 def test_a_saving_outside_of_the_steps_is_no_runs_to_verify(database: Database, tmp_path: Path) -> None:

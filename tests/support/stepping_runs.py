@@ -10,6 +10,7 @@ import random
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from records import CPU, HOUR, T0, batch, beat, ended, held, started
 from sqlalchemy import select
@@ -29,6 +30,12 @@ STARTUP_NS = 7 * NS_PER_S
 TICK_NS = NS_PER_S
 RANKED = T0 + HOUR // 2
 CLAIM = {"rules": ["starved-input"], "share_frac": 0.3, "low_frac": 0.25, "high_frac": 0.4, "method": "measured"}
+OVERLAY = {
+    "kind": "environment",
+    "variables": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
+    "numerics": "Products round to TF32",
+}
+PLAN = {"kind": "plan", "workflow": "train", "command": "tightship offload plan --workflow=train"}
 CODE = {"kind": "change", "before": "DataLoader(data)", "after": "DataLoader(data, num_workers=8)"}
 
 
@@ -114,7 +121,9 @@ def stepped(
     return found
 
 
-def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> int:
+def opportunity(
+    database: Database, folder: Path, *, unit: str = "ns/step", evidence: Iterable[dict[str, Any]] = (CODE,)
+) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
     record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
     with database.session() as session:
@@ -126,7 +135,7 @@ def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> i
         session.flush()
         text = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
         saving = {"value": 6, "low": 5, "high": 8, "method": "measured", "unit": unit, "share_frac": 0.3}
-        more = {"rule": "starved-input", "evidence": [CODE], "created_ns": T0}
+        more = {"rule": "starved-input", "evidence": list(evidence), "created_ns": T0}
         session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))
     ranking.rank_changed(database, now=RANKED)
     with database.session() as session:

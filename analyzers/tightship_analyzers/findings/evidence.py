@@ -16,7 +16,8 @@ from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.facts.window.window import Window
 from tightship_analyzers.trace.intervals import Intervals
 from tightship_analyzers.trace.model import Names, Table
-from tightship_platform.results.evidence import Change, Fact, Gap, GapLane, GapSpan
+from tightship_platform.results.evidence import Change, Fact, Gap, GapLane, GapSpan, Overlay
+from tightship_platform.results.overlay import check_overlay
 from tightship_platform.text import shown
 
 MAX_SPANS = 200
@@ -37,6 +38,16 @@ def fact(text: str, value: float | None = None, unit: str = "") -> Fact:
 def change(before: str, after: str) -> Change:
     """Code as it is and as it should be."""
     return Change(before=before, after=after)
+
+
+def overlay(name: str, value: str, numerics: str = "") -> Overlay:
+    """The change as a variable of the job's environment.
+
+    :param numerics: what it changes of the numbers that the job computes, in one sentence; empty: nothing.
+    :raises Invalid: no advice may set it, or not so.
+    """
+    check_overlay({name: value})
+    return Overlay(variables={name: value}, numerics=numerics)
 
 
 def worst_gap(facts: Facts, claims: Intervals, cause: str) -> Gap | None:

@@ -74,6 +74,7 @@ def claim_pauses(
     title: Callable[[Intervals, str], str],
     fix: str,
     change: Evidence,
+    without_edit: Evidence | None = None,
     cause: str,
     what: str,
     sure_ns: Callable[[Intervals], int] = lambda claims: claims.measure_ns,
@@ -81,6 +82,7 @@ def claim_pauses(
     """Findings on the places whose pauses cost the device at least this share of the window.
 
     :param title: from the claims and the name of what paused.
+    :param without_edit: the change as the job's environment has it.
     :param what: noun for one pause; its plural ends in s.
     :param sure_ns: the low end, from the claims.
     """
@@ -119,6 +121,7 @@ def claim_pauses(
                 ),
                 None if comes_back(facts, claims) else ONCE,
                 change,
+                without_edit,
             ],
             without=without,
         )

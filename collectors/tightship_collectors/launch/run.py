@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tightship_collectors.jobs.run_directory import RunDir, live_run_dir, read_user_conf, remove_stale
 from tightship_collectors.launch import naming
@@ -34,6 +35,9 @@ from tightship_platform.results.memory_lack import lack_of
 from tightship_platform.settings import Settings, load_settings
 from tightship_platform.units import now_ns
 from tightship_platform.wire import RunRecord
+
+if TYPE_CHECKING:
+    from tightship_collectors.launch.change import LaunchedChange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +77,26 @@ class OneLine:
             sys.stderr.flush()
 
 
-def run_command(command: Sequence[str], names: Names, *, steps: bool = True, offload: Offload | None = None) -> int:
+def run_command(
+    command: Sequence[str],
+    names: Names,
+    *,
+    steps: bool = True,
+    offload: Offload | None = None,
+    change: LaunchedChange | None = None,
+) -> int:
     """Run `command` as a separate run and return its exit code as a shell gives it (128 + n for signal n).
 
     A run within a run is not a separate run: the command then joins the outer one, whose launcher reports it.
 
     :param steps: count optimizer steps.
     :param offload: a plan to apply to the job.
+    :param change: an application that the job is launched with.
     :raises CannotStart: there is no such command; nothing has been recorded.
     """
     warn = OneLine()
-    environ = dict(os.environ) if offload is None else offload.environment(os.environ)
+    environ = dict(os.environ) if change is None else change.applied_to(os.environ)
+    environ = environ if offload is None else offload.environment(environ)
     outer = live_run_dir(os.environ)
     if outer is not None:
         warn(f"already inside run {outer.name}: the command is part of it, and options of the inner run do not apply")
@@ -93,7 +106,8 @@ def run_command(command: Sequence[str], names: Names, *, steps: bool = True, off
     except (TightshipError, OSError, RuntimeError, ValueError) as error:
         warn(f"{error}; the command runs without tightship")
         return Child(command, environ).wait()
-    return _run(command, names, settings, steps, warn, environ, offload)
+    action = None if change is None else change.action
+    return _run(command, names, settings, steps, warn, environ, offload, action)
 
 
 def _run(
@@ -104,10 +118,11 @@ def _run(
     warn: OneLine,
     environ: dict[str, str],
     offload: Offload | None,
+    action: int | None,
 ) -> int:
     key = secrets.token_hex(8)
     begin_ns = _elapsed_ns()
-    record = _record(key, command, names, settings, environ)
+    record = dataclasses.replace(_record(key, command, names, settings, environ), applied_action=action)
     run_dir = _prepare(settings, record, warn)
     if run_dir is not None:
         environ = armed(environ, key=key, run_dir=run_dir.path, steps=steps)

@@ -22,7 +22,8 @@ def apply(opportunity: str, reason: str | None, as_json: bool) -> None:
     """Say that you apply OPPORTUNITY; prints what to change, and where.
 
     OPPORTUNITY is an id that `tightship opportunities` lists. Make the change, and run the workflow again: the next run
-    is compared with the last one before, and `tightship actions` shows the predicted beside the measured saving. It
+    is compared with the last one before, and `tightship actions` shows the predicted beside the measured saving. Where
+    variables of the environment or an offload plan make the change, `tightship run --apply OPPORTUNITY` does it. It
     takes a token with the scope `apply`.
 
     \b
@@ -42,9 +43,7 @@ def apply(opportunity: str, reason: str | None, as_json: bool) -> None:
             for one in rest:
                 click.echo(f"  {'':10} {printable(one)}")
     click.echo(f"  {'Predicted':10} {_predicted(action)}")
-    click.echo(
-        f"Action {action.action}. Make the change, then run {printable(action.workflow)} again; see: tightship actions"
-    )
+    click.echo(f"Action {action.action}. {_next(action)}; see: tightship actions")
 
 
 @click.command()
@@ -92,7 +91,18 @@ def _report(action: Action, what: str, as_json: bool) -> None:
 def _parts(change: ToChange) -> list[tuple[str, str]]:
     parts = [("What", change.fix), *(("Where", place) for place in change.places)]
     parts += [("Now", change.before), ("Instead", change.after), ("Run", change.command)]
+    parts += [("Sets", f"{name}={value}") for name, value in change.environment.items()]
+    parts += [("Numbers", change.numerics), ("Plan", "the newest one that was computed" if change.plan else "")]
     return [(name, text) for name, text in parts if text]
+
+
+def _next(action: Action) -> str:
+    workflow = printable(action.workflow)
+    if action.change is not None and action.change.is_launched:
+        return (
+            f"Run it so: tightship run --apply {action.opportunity} -- COMMAND; or make the change, and run {workflow}"
+        )
+    return f"Make the change, then run {workflow} again"
 
 
 def _predicted(action: Action) -> str:

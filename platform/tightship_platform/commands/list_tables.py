@@ -175,7 +175,7 @@ def actions(items: Sequence[Action]) -> Listed:
             item.action,
             "–" if item.opportunity is None else item.opportunity,
             item.workflow,
-            item.kind,
+            _done(item),
             clock(item.time_ns),
             item.by,
             item.state or "–",
@@ -186,6 +186,15 @@ def actions(items: Sequence[Action]) -> Listed:
         for item in items
     ]
     return Listed(columns, rows)
+
+
+def _done(action: Action) -> str:
+    """Such as 'apply', or 'apply NAME=value' where a variable makes the change."""
+    change = action.change
+    if change is None:
+        return action.kind
+    made = [f"{name}={value}" for name, value in change.environment.items()]
+    return " ".join([action.kind, *made, *(["offload plan"] if change.plan else [])])
 
 
 def hosts(items: Sequence[Host]) -> Listed:

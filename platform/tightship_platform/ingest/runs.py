@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from tightship_platform import captures, validation
 from tightship_platform.database import removed_runs
 from tightship_platform.database.locks import locked
-from tightship_platform.database.models import RemovedRun, Run, Workflow
+from tightship_platform.database.models import OpportunityAction, RemovedRun, Run, Workflow
 from tightship_platform.database.reporters import ANYBODY, Reporter
 from tightship_platform.database.upsert import Row, add_missing
 from tightship_platform.errors import Gone, Invalid
@@ -24,7 +24,7 @@ from tightship_platform.ingest.steps import count_steps
 from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
-from tightship_platform.vocabulary import LIVE, RunState
+from tightship_platform.vocabulary import LIVE, ActionKind, RunState
 from tightship_platform.wire import ERROR_MAX, NAME_MAX, RunRecord
 
 LOST_AFTER_NS = 120 * NS_PER_S
@@ -83,6 +83,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
     _take_surroundings(run, record)
+    _take_action(session, run, record)
     run.command = _command(record.command)
     run.labels = with_edits(hide_in_values(record.labels), run.label_edits)
     run.start_ns = record.start_ns
@@ -283,6 +284,15 @@ def _take_surroundings(run: Run, record: RunRecord) -> None:
             setattr(run, name, value)
 
 
+def _take_action(session: Session, run: Run, record: RunRecord) -> None:
+    """The application that it was launched with, if it is one of the run's workflow."""
+    if record.applied_action is None:
+        return
+    action = session.get(OpportunityAction, record.applied_action)
+    if action is not None and action.workflow_id == run.workflow_id and action.kind == ActionKind.APPLY:
+        run.applied_action_id = action.id
+
+
 def _check(record: RunRecord, now: int) -> None:
     validation.key("Run", record.run)
     validation.name("Workflow", record.workflow)
@@ -305,6 +315,8 @@ def _check(record: RunRecord, now: int) -> None:
         validation.count("exit_code", record.exit_code, most=255)
         if record.end_ns is None:
             raise Invalid("exit_code", record.exit_code, "null while end_ns is null")
+    if record.applied_action is not None:
+        validation.count("applied_action", record.applied_action)
     if record.oom_kills is not None:
         validation.count("oom_kills", record.oom_kills, most=validation.INT32_MAX)
 

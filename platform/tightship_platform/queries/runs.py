@@ -160,4 +160,5 @@ def _run(run: models.Run, devices: list[Device], allocated_ns: int, account: dic
         driver_version=run.driver_version,
         name=run.name,
         waiting_ns=None if run.eligible_ns is None else run.start_ns - run.eligible_ns,
+        applied_action=run.applied_action_id,
     )

@@ -85,6 +85,17 @@ class ToChange:
     """Code as it should be; empty: none is known."""
     command: str
     """The command that computes an offload plan for it, quoted for a shell; empty: none is needed."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that make the change, which `tightship run --apply` sets; empty: no variable makes it."""
+    numerics: str = ""
+    """What they change of the numbers that the job computes, in one sentence; empty: nothing."""
+    plan: str = ""
+    """The offload plan, as a file has it, that `tightship run --apply` trains by; empty: none was computed."""
+
+    @property
+    def is_launched(self) -> bool:
+        """The launcher can make the change: it sets variables, or has a plan to train by."""
+        return bool(self.environment or self.command)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,18 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlay:
+    """The change as variables of the job's environment, which `tightship run --apply` sets."""
+
+    kind: Literal["environment"] = "environment"
+    """Which kind of evidence it is."""
+    variables: dict[str, str]
+    """Name → value."""
+    numerics: str = ""
+    """What changes of the numbers that the job computes, in one sentence; empty: nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanAdvice:
     """Where an offload plan for the workflow comes from."""
 
@@ -88,4 +100,4 @@ class Gap:
     """`device`, `host` and `frames`."""
 
 
-Evidence = Fact | Change | Gap | PlanAdvice
+Evidence = Fact | Change | Overlay | Gap | PlanAdvice

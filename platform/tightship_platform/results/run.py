@@ -66,6 +66,8 @@ class Run:
     """What somebody called it with `tightship runs rename`; null: nothing."""
     waiting_ns: int | None = None
     """How long it waited in a scheduler's queue before it started; null: not known."""
+    applied_action: int | None = None
+    """Id of the action whose change `tightship run --apply` made; null: none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ for batch in loader:                       # another sequence length every step
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"   # before the first allocation
 batch = pad(batch, multiple=128)           # few distinct sizes
 ```
-Near the edge of the memory: a smaller batch, activation checkpointing or offloading.
+Near the edge of the memory: a smaller batch, activation checkpointing or offloading. `tightship run --apply` sets the
+variable.
 
 The saving is the time in which the device idles for these calls. Its low end is half of it: a cache that fits still
 makes some of them.
@@ -44,11 +45,12 @@ from tightship_analyzers.facts.memo import Facts
 from tightship_analyzers.facts.program.work_threads import WorkThreads
 from tightship_analyzers.facts.window.steps import Steps
 from tightship_analyzers.findings.claim import share_of
-from tightship_analyzers.findings.evidence import change
+from tightship_analyzers.findings.evidence import change, overlay
 from tightship_analyzers.findings.model import NOISE_FRAC, Judgement, TraceRule
 from tightship_analyzers.findings.pauses import Pauses, claim_pauses
 from tightship_analyzers.trace.names import matcher
 from tightship_analyzers.trace.runtime_calls import ALLOCATING_CALL
+from tightship_platform.results.overlay import ALLOCATOR
 
 
 def judge(facts: Facts) -> Judgement:
@@ -71,6 +73,7 @@ def judge(facts: Facts) -> Judgement:
             "python train.py",
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
         ),
+        without_edit=overlay(ALLOCATOR, "expandable_segments:True"),
         cause="allocator",
         what="allocator call",
         sure_ns=lambda claims: claims.measure_ns // 2,

@@ -21,6 +21,8 @@ with torch.autocast("cuda", dtype=torch.bfloat16):     # V100 and T4: torch.floa
     loss = model(batch).mean()
 ```
 
+Of products, `tightship run --apply` allows TF32 by a variable of the environment (`TORCH_ALLOW_TF32_CUBLAS_OVERRIDE`).
+
 The saving is what the same kernels would take less, at most two thirds of each: real kernels gain up to three times,
 not the ratio of the peak rates, which is the high end. The low end assumes one and a half times. On a device that is
 not in the catalogue, and of which only its compute capability or its kernels tell that it has tensor cores, three times
@@ -57,9 +59,10 @@ from tightship_analyzers.findings.claim import (
     time_of,
     within_window,
 )
-from tightship_analyzers.findings.evidence import change, fact
+from tightship_analyzers.findings.evidence import change, fact, overlay
 from tightship_analyzers.findings.model import Judgement, TraceRule
 from tightship_analyzers.graph.edits import Edits
+from tightship_platform.results.overlay import TF32
 from tightship_platform.text import shown
 from tightship_platform.units import plural
 
@@ -76,6 +79,11 @@ SIMT = re.compile(
     r"(?<![a-z0-9])sgemm|_simt_s(fprop|dgrad|wgrad)|scudnn|convolve_sgemm|f32f32_f32f32_f32"
     r"|winograd\w*(::\w+)*<float, float>|(dgrad|wgrad)\w*_engine<float,|conv2d_grouped_direct_kernel<float",
     re.IGNORECASE,
+)
+CONVOLUTION = re.compile(r"fprop|dgrad|wgrad|scudnn|convolve|winograd|conv2d", re.IGNORECASE)
+"""The variable speaks of cuBLAS alone; cuDNN may use TF32 unless the script forbids it."""
+NUMERICS = (
+    "Float32 matrix products round their inputs to TF32, 10 bits of mantissa in place of 23: losses differ from before"
 )
 TENSOR = re.compile(r"tensorop|_tf32|s1688|s16816|xmma_\w+_tf32|_h884|hmma|half_t|bfloat16", re.IGNORECASE)
 
@@ -98,6 +106,8 @@ def judge(facts: Facts) -> Judgement:
     lost_ns = np.rint(events.dur_ns * (1 - left)).astype(np.int64)
     where = costliest(facts, kernels.op[rows], lost_ns, shown(names[int(events.name[0])], 100))
     tf32 = cores.target == "tf32"
+    convolves = names.mask(events.name, lambda name: CONVOLUTION.search(name) is not None)
+    by_variable = tf32 and 2 * int(events.dur_ns[convolves].sum()) < int(events.dur_ns.sum())
     return [
         claim(
             facts,
@@ -124,6 +134,7 @@ def judge(facts: Facts) -> Judgement:
                     if tf32
                     else 'with torch.autocast("cuda", dtype=torch.float16):\n    loss = model(batch)',
                 ),
+                overlay(TF32, "1", NUMERICS) if by_variable else None,
             ],
             without=Edits.without_device(kernels.row[rows], left),
         )

@@ -10,14 +10,14 @@ from tightship_platform.api.reply import Answer, Db
 from tightship_platform.api.scopes import needs, scoped_router
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
-from tightship_platform.ingest.actions.act import act
+from tightship_platform.ingest.actions.act import act, apply_by_launcher
 from tightship_platform.ingest.actions.verify import predicted_between, verify
 from tightship_platform.queries import actions, opportunities
 from tightship_platform.queries.runs import find_run
 from tightship_platform.results.action import Action, Verification
 from tightship_platform.results.filters import imported_fleet
 from tightship_platform.results.opportunity import Opportunity
-from tightship_platform.vocabulary import ActionKind, Scope
+from tightship_platform.vocabulary import ActionKind, OpportunityState, Scope
 
 router = scoped_router("opportunities")
 
@@ -36,6 +36,14 @@ class Note:
 
     reason: str | None = None
     """On one line, such as the commit that has the change. Null: nothing."""
+
+
+@dataclass(kw_only=True)
+class Launch:
+    """What a launcher says that is to make the change."""
+
+    has_plan: bool = False
+    """It was given an offload plan, and needs none of the server."""
 
 
 @router.get("/opportunities", dependencies=[needs(Scope.READ)], response_model=list[Opportunity])
@@ -57,6 +65,20 @@ def apply(key: int, body: Note, database: Db) -> Answer:
     """Say that an open opportunity is applied; answers the change to make, and the saving that is predicted. The next
     run of its workflow is compared with the last one before."""
     return _act(database, key, ActionKind.APPLY, body.reason)
+
+
+@router.post("/opportunities/{key}/launch", dependencies=[needs(Scope.APPLY)], response_model=Action)
+def launch(key: int, body: Launch, database: Db) -> Answer:
+    """What a run that is to have the change is launched with: answers the application, which is made of an opportunity
+    that is open. Refused (409) where only a change of the script makes it."""
+    caller = require(Scope.APPLY)
+    with database.session() as session:
+        is_new = opportunities.find_opportunity(session, key).state == OpportunityState.OPEN
+        row = apply_by_launcher(session, key, actor=caller.name, has_plan=body.has_plan)
+        if is_new:
+            audit(session, caller.name, "opportunity.apply", str(key), number=row.id, reason="tightship run --apply")
+        answer = actions.get_action(session, row.id)
+    return Answer(answer)
 
 
 @router.post("/opportunities/{key}/dismiss", dependencies=[needs(Scope.APPLY)], response_model=Action)

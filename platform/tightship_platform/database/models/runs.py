@@ -16,6 +16,8 @@ UNJUDGED = text("accounted_ns IS NOT NULL AND (judged_ns IS NULL OR judged_ns < 
 
 IMPORTED = text("fleet_id IS NOT NULL")
 """Runs of imported fleets."""
+WITH_ACTION = text("applied_action_id IS NOT NULL")
+"""Runs that were launched with what somebody applied."""
 
 
 class Workflow(Base):
@@ -50,6 +52,7 @@ class Run(Base):
             info={"dialect": "postgresql"},
         ).ddl_if(dialect="postgresql"),
         Index("ix_run_fleet_id_start_ns", "fleet_id", "start_ns", postgresql_where=IMPORTED, sqlite_where=IMPORTED),
+        Index("ix_run_applied_action_id", "applied_action_id", postgresql_where=WITH_ACTION, sqlite_where=WITH_ACTION),
         Index("ix_run_unsettled", "id", postgresql_where=UNSETTLED, sqlite_where=UNSETTLED),
         Index("ix_run_unjudged", "id", postgresql_where=UNJUDGED, sqlite_where=UNJUDGED),
     )
@@ -109,6 +112,8 @@ class Run(Base):
     """The `accounted_ns` that the rules on samples last looked at; null: they have not."""
     eligible_ns: Mapped[int | None] = mapped_column(BigInteger)
     """From when on its scheduler could have started it, at most `start_ns`; null: not known."""
+    applied_action_id: Mapped[int | None] = mapped_column(BigInteger)
+    """The `OpportunityAction` that its launcher applied; null: none that it says."""
     ideal_ns: Mapped[int | None] = mapped_column(BigInteger)
     """Device time that the FLOPs of its kept steps need at peak rates, at least, as last accounted; null: not known."""
     trouble: Mapped[str | None] = mapped_column(Text)

@@ -9,6 +9,7 @@ workflow is there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -18,9 +19,10 @@ from tightship_platform.database import ranked_workflows
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Finding, Opportunity, OpportunityAction, Run
 from tightship_platform.errors import Conflict, NotFound
+from tightship_platform.ingest.actions.plans import newest_plan
 from tightship_platform.results.action import Prediction, ToChange
 from tightship_platform.results.codec import as_json, decode
-from tightship_platform.results.evidence import Change, Evidence, PlanAdvice
+from tightship_platform.results.evidence import Change, Evidence, Overlay, PlanAdvice
 from tightship_platform.units import now_ns
 from tightship_platform.vocabulary import ActionKind, OpportunityState, SavingUnit
 
@@ -79,6 +81,46 @@ def act(
     return action
 
 
+def apply_by_launcher(
+    session: Session, opportunity_id: int, *, actor: str, has_plan: bool = False, now: int | None = None
+) -> OpportunityAction:
+    """The application that a run is launched with: the newest one, or a new one of an opportunity that is open.
+
+    :param has_plan: the launcher has an offload plan of its own, which stands for the one that is asked for.
+    :raises NotFound: there is no such opportunity.
+    :raises Conflict: it was refuted or dismissed, the script itself has to be changed, or no plan was computed yet.
+    """
+    found = locked(session, select(Opportunity).where(Opportunity.id == opportunity_id))
+    if found and found[0].state in (OpportunityState.APPLIED, OpportunityState.VERIFIED):
+        action = session.scalars(
+            select(OpportunityAction)
+            .where(OpportunityAction.opportunity_id == opportunity_id, OpportunityAction.kind == ActionKind.APPLY.value)
+            .order_by(OpportunityAction.id.desc())
+            .limit(1)
+        ).one()
+    else:
+        action = act(session, opportunity_id, ActionKind.APPLY, actor=actor, now=now)
+    change = decode(ToChange, action.change, f"Action {action.id}")
+    if not change.is_launched:
+        where = f" ({change.places[0]})" if change.places else ""
+        raise Conflict(
+            f"Opportunity {opportunity_id} is a change of the script, which a launcher cannot make: "
+            f"{change.fix.rstrip('.')}{where}; make it, say so with `tightship apply {opportunity_id}`, and run "
+            "without --apply"
+        )
+    if change.command and not change.plan and not change.environment and not has_plan:
+        plan = newest_plan(session, action.workflow.name)
+        if plan is None:
+            raise Conflict(
+                f"No offload plan of {action.workflow.name!r} was computed yet; compute one on the page "
+                f"*Will it fit, and how fast?*, or with `{change.command} -o plan.yaml` and give it with "
+                "--offload plan.yaml"
+            )
+        action.change = as_json(replace(change, plan=plan))
+        session.flush()
+    return action
+
+
 def _require(row: Opportunity, kind: ActionKind) -> None:
     reopen = f"`tightship opportunities reopen {row.id} --reason …`"
     if kind is ActionKind.APPLY and row.workflow.fleet_id is not None:
@@ -92,7 +134,10 @@ def _require(row: Opportunity, kind: ActionKind) -> None:
 def _apply(session: Session, row: Opportunity, action: OpportunityAction) -> None:
     found = session.scalars(select(Finding).where(Finding.id.in_(row.findings)).order_by(Finding.id.desc())).all()
     action.state, action.waits_for = OpportunityState.APPLIED.value, NO_RUN_YET
-    action.change = as_json(_change(row, found))
+    change = _change(row, found)
+    if change.command:
+        change = replace(change, plan=newest_plan(session, row.workflow.name) or "")
+    action.change = as_json(change)
     predicted = _predicted(row, found)
     action.predicted = None if predicted is None else as_json(predicted)
     action.before_run_id = session.scalar(
@@ -107,12 +152,15 @@ def _change(row: Opportunity, findings: Sequence[Finding]) -> ToChange:
     """Of the newest findings: all their places, and the first code and the first command that they name."""
     evidence = [part for one in findings for part in decode(list[Evidence], one.evidence, f"Evidence of {one.id}")]
     code = next((part for part in evidence if isinstance(part, Change)), None)
+    overlays = [part for part in evidence if isinstance(part, Overlay)]
     return ToChange(
         fix=row.fix,
         places=list(dict.fromkeys(one.place for one in findings if one.place))[:PLACES],
         before="" if code is None else code.before,
         after="" if code is None else code.after,
         command=next((part.command for part in evidence if isinstance(part, PlanAdvice)), ""),
+        environment={name: value for part in reversed(overlays) for name, value in part.variables.items()},
+        numerics="; ".join(dict.fromkeys(part.numerics for part in overlays if part.numerics)),
     )
 
 

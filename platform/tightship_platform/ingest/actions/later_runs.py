@@ -1,9 +1,9 @@
 """Whether what was applied worked: later runs of the workflow are compared with those from before.
 
-[Note: which runs] A run is taken to have the change if it started after the application. As soon as such a run has
-ended and been accounted for, it is compared with the last run from before that is like it. The first later run that
-decides settles the application. The rows say all of this: whoever does it twice, or late,
-changes nothing.
+[Note: which runs] A run that was launched with an application says so. As soon as one does, these runs alone have the
+change; until then every run is taken to have it that started after the application. When such a run has ended and been
+accounted for, it is compared with the last run from before that is like it. The first later run that decides settles
+the application. The rows say all of this: whoever does it twice, or late, changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Opportunity, OpportunityAction, Run
@@ -34,7 +34,8 @@ def due_applications(session: Session) -> list[int]:
     """Ids of applications with a later run that has ended and been accounted for since they were last looked at."""
     action = OpportunityAction
     seen_ns = func.coalesce(action.verified_ns, 0)
-    later = select(Run.id).where(*_later(action.workflow_id, action.time_ns), Run.accounted_ns > seen_ns).exists()
+    whose = _later(action.id, action.workflow_id, action.time_ns)
+    later = select(Run.id).where(*whose, Run.accounted_ns > seen_ns).correlate(action).exists()
     wanted = select(action.id).where(action.state == OpportunityState.APPLIED.value, later)
     return list(session.scalars(wanted.order_by(action.id)))
 
@@ -51,7 +52,7 @@ def settle(session: Session, action_id: int) -> OpportunityAction | None:
     [action] = found
     later = session.scalars(
         select(Run)
-        .where(*_later(action.workflow_id, action.time_ns), Run.accounted_ns > (action.verified_ns or 0))
+        .where(*_later(action.id, action.workflow_id, action.time_ns), Run.accounted_ns > (action.verified_ns or 0))
         .order_by(Run.start_ns, Run.id)
         .limit(TRIED_AFTER)
     ).all()
@@ -73,14 +74,19 @@ def settle(session: Session, action_id: int) -> OpportunityAction | None:
     return action
 
 
-def _later(workflow_id: Value, time_ns: Value) -> Sequence[ColumnElement[bool]]:
+def _later(action_id: Value, workflow_id: Value, time_ns: Value) -> Sequence[ColumnElement[bool]]:
+    """See [Note: which runs]. A run that says so has the change whatever the clocks of two machines say."""
+    other = aliased(Run)
+    does_any_say = select(other.id).where(other.applied_action_id == action_id).correlate(OpportunityAction).exists()
+    has_change = (Run.applied_action_id == action_id) | ((Run.start_ns > time_ns) & ~does_any_say)
     ended = (Run.state != RunState.RUNNING.value, Run.end_ns.is_not(None), Run.accounted_ns >= Run.end_ns)
-    return (Run.workflow_id == workflow_id, Run.start_ns > time_ns, *ended)
+    return (Run.workflow_id == workflow_id, has_change, *ended)
 
 
 def _before(session: Session, action: OpportunityAction) -> Sequence[Run]:
     """Runs from before, the newest first."""
     wanted = select(Run).where(Run.workflow_id == action.workflow_id, Run.start_ns <= action.time_ns, Run.steps > 0)
+    wanted = wanted.where(Run.applied_action_id.is_distinct_from(action.id))
     return session.scalars(wanted.order_by(Run.start_ns.desc(), Run.id.desc()).limit(TRIED_BEFORE)).all()
 
 

@@ -56,7 +56,11 @@ def verify(session: Session, before: Run, after: Run, predicted: Prediction | No
 
 
 def predicted_between(session: Session, before: Run, after: Run) -> Prediction | None:
-    """What was predicted by the last application between the starts of two runs of a workflow; None: there was none."""
+    """What was predicted by the application that the later run was launched with, else by the last one between the
+    starts of the two; None: there was none."""
+    own = None if after.applied_action_id is None else session.get(OpportunityAction, after.applied_action_id)
+    if own is not None and own.predicted is not None and before.applied_action_id != own.id:
+        return decode(Prediction, own.predicted, "Prediction")
     predicted = session.scalar(
         select(OpportunityAction.predicted)
         .where(
