@@ -40,6 +40,7 @@ _WHOLE = {
     "database_silent_s": _SECONDS,
     "database_pool_s": _SECONDS,
     "drain_s": _SECONDS,
+    "step_period_s": (3600, "seconds"),
     "requests_per_token": _REQUESTS,
     "requests_per_host": _REQUESTS,
     "sso_session_h": _HOURS,
@@ -125,6 +126,8 @@ class Settings:
     """Where launched jobs keep their Kineto socket and step counters; short, because socket paths end at 108 bytes."""
     host_name: str = ""
     """Name under which the agent reports this host; default: the system's host name."""
+    step_period_s: int = 10
+    """Seconds of steps that an agent counts together, from 2 on; a comparison of two runs needs eight such periods."""
     upload_max_bytes: int = 4 * 1024**3
     """Largest trace file that the server accepts."""
     trace_max_bytes: int = 8 * 1024**3
@@ -170,6 +173,8 @@ class Settings:
             raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(FORMATS)}")
         if self.metrics_address and not _is_address(self.metrics_address):
             raise Invalid("TIGHTSHIP_METRICS_ADDRESS", self.metrics_address, "host:port, such as 127.0.0.1:9105")
+        if self.step_period_s < 2:
+            raise Invalid("TIGHTSHIP_STEP_PERIOD_S", self.step_period_s, "2 to 3600 seconds")
         for name in ("upload_max_bytes", "trace_max_bytes"):
             if getattr(self, name) <= 0:
                 raise Invalid(f"TIGHTSHIP_{name.upper()}", getattr(self, name), "a positive number of bytes")

@@ -36,3 +36,12 @@ def test_means_are_kept_at_least_as_long_as_what_they_are_made_of(samples: int, 
     for days in (0, 30):
         assert Settings(keep_days=30, keep_rollup_days=days).keep_rollup_days == days
     assert Settings(keep_days=0, keep_rollup_days=0).keep_days == 0
+
+
+def test_steps_are_counted_together_for_two_seconds_at_least(tmp_path: Path) -> None:
+    home = {"TIGHTSHIP_HOME": str(tmp_path)}
+    assert load_settings(home).step_period_s == 10
+    assert load_settings(home | {"TIGHTSHIP_STEP_PERIOD_S": "2"}).step_period_s == 2
+    for text in ("0", "1", "3601", "2.5"):
+        with pytest.raises(Invalid, match="TIGHTSHIP_STEP_PERIOD_S is"):
+            load_settings(home | {"TIGHTSHIP_STEP_PERIOD_S": text})

@@ -85,7 +85,7 @@ class Agent:
         self._captures = captures
         self._attribution = attribution or Attribution(settings.runtime_dir)
         self._allocations = Allocations()
-        self._steps = StepReader()
+        self._steps = StepReader(settings.step_period_s * NS_PER_S)
         self._spool = Spool(settings.spool_dir)
         self._client = ApiClient(settings)
         self._sender = Sender(self._client, self._spool, records_dir=settings.spool_dir / "runs")

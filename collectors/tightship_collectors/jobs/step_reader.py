@@ -1,4 +1,4 @@
-"""Steps of each rank in buckets of 10 s, from the control files.
+"""Steps of each rank in buckets of time, from the control files.
 
 [Note: no step is lost or counted twice]
 The sum of a rank's records is its counter, always. Steps between two readings go to the bucket in which the later one
@@ -22,6 +22,7 @@ from tightship_platform.units import NS_PER_S
 from tightship_platform.wire import StepRecord
 
 BUCKET_NS = 10 * NS_PER_S
+"""Width of a bucket where no setting says another."""
 MAX_STEPS = 2**53
 """A counter beyond this is no counter."""
 MAX_RANK = 10_000_000
@@ -73,9 +74,13 @@ class RunSteps:
 
 
 class StepReader:
-    """Follows the counters of all runs. `update` once a second, `drain` whenever a batch is made."""
+    """Follows the counters of all runs. `update` once a second, `drain` whenever a batch is made.
 
-    def __init__(self) -> None:
+    :param width_ns: of a bucket.
+    """
+
+    def __init__(self, width_ns: int = BUCKET_NS) -> None:
+        self._width_ns = width_ns
         self._runs: dict[str, _Run] = {}
         self._closed: list[StepRecord] = []
 
@@ -103,7 +108,7 @@ class StepReader:
             for number, rank in state.ranks.items():
                 if rank.changed:
                     rank.changed = False
-                    records.append(_record(key, number, rank))
+                    records.append(_record(key, number, rank, self._width_ns))
         return records
 
     def snapshot(self) -> dict[str, RunSteps]:
@@ -182,10 +187,10 @@ class StepReader:
         process.steps, process.read_ns = (steps if steps <= MAX_STEPS else process.steps), time_ns
         rank = state.ranks.get(process.rank)
         if rank is None:
-            rank = state.ranks[process.rank] = _Rank(_bucket(min(before_ns, time_ns)))
+            rank = state.ranks[process.rank] = _Rank(self._bucket(min(before_ns, time_ns)))
         if rank.first_step_ns is None:
             rank.first_step_ns = first_ns
-        if _bucket(time_ns) > rank.bucket_ns:
+        if self._bucket(time_ns) > rank.bucket_ns:
             made = self._turn_over(key, state, process.rank, rank, time_ns, made, last_ns)
         if made:
             rank.steps += made
@@ -196,7 +201,7 @@ class StepReader:
         self, key: str, state: _Run, number: int, rank: _Rank, time_ns: int, made: int, last_ns: int | None
     ) -> int:
         """End the running bucket and begin that of `time_ns`. Returns the steps that belong to the new one."""
-        now_bucket, end_ns = _bucket(time_ns), rank.bucket_ns + BUCKET_NS
+        now_bucket, end_ns = self._bucket(time_ns), rank.bucket_ns + self._width_ns
         if made and last_ns is not None and rank.bucket_ns <= last_ns < end_ns:
             rank.steps, rank.last_step_ns, rank.changed, made = rank.steps + made, last_ns, True, 0
         # A bucket without a record becomes part of the gap.
@@ -221,8 +226,11 @@ class StepReader:
     def _close_bucket(self, key: str, state: _Run, number: int) -> None:
         rank = state.ranks[number]
         if rank.changed:
-            self._closed.append(_record(key, number, rank))
+            self._closed.append(_record(key, number, rank, self._width_ns))
             rank.changed = False
+
+    def _bucket(self, time_ns: int) -> int:
+        return time_ns - time_ns % self._width_ns
 
 
 def is_believable(view: RankView) -> bool:
@@ -230,20 +238,16 @@ def is_believable(view: RankView) -> bool:
     return view.is_rank and 0 <= view.rank <= MAX_RANK
 
 
-def _record(run: str, number: int, rank: _Rank) -> StepRecord:
+def _record(run: str, number: int, rank: _Rank, width_ns: int) -> StepRecord:
     return StepRecord(
         run=run,
         rank=number,
         time_ns=rank.bucket_ns,
-        width_ns=BUCKET_NS,
+        width_ns=width_ns,
         steps=rank.steps,
         first_step_ns=rank.first_step_ns,
         last_step_ns=rank.last_step_ns,
     )
-
-
-def _bucket(time_ns: int) -> int:
-    return time_ns - time_ns % BUCKET_NS
 
 
 def _plausible(value: int | None, start_ns: int, time_ns: int) -> int | None:

@@ -6,7 +6,6 @@ Everything goes through the same commands and the same API that a user has; noth
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -15,7 +14,6 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +23,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from tightship_platform.client import ApiClient
-from tightship_platform.demo.report import print_report
-from tightship_platform.errors import ServerUnreachable, TightshipError
+from tightship_platform.demo.own_platform import Platform, job_command, job_environment
+from tightship_platform.demo.report import print_report, print_tried
+from tightship_platform.demo.tried import STEP_PERIOD_S, try_fixes
+from tightship_platform.errors import TightshipError
 from tightship_platform.processes.login_codes import login_link
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.codec import decode, fields_of
@@ -85,7 +85,14 @@ QUICK = Plot(jobs=JOBS[2:3], modules=("torch",), seconds=20, pace_s=4.0)
 
 
 def run_demo(
-    *, home: Path | None, port: int | None, quick: bool, seconds: int | None, leave: bool, as_json: bool
+    *,
+    home: Path | None,
+    port: int | None,
+    quick: bool,
+    seconds: int | None,
+    verify: bool,
+    leave: bool,
+    as_json: bool,
 ) -> None:
     """Run the demo from an empty folder to the ranked table.
 
@@ -93,6 +100,8 @@ def run_demo(
     """
     examples = _find_examples()
     plot = QUICK if quick else WHOLE
+    if verify:
+        plot = replace(plot, seconds=max(plot.seconds, WHOLE.seconds))  # of which a capture leaves enough to compare
     plot = plot if seconds is None else replace(plot, seconds=seconds)
     for module in plot.modules:
         if find_spec(module) is None:
@@ -104,7 +113,7 @@ def run_demo(
     console = Console(stderr=True)
     # Asked to stop, it must still stop what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    platform = _Platform(settings, folder / "platform.log")
+    platform = Platform(settings, folder / "platform.log", step_period_s=STEP_PERIOD_S if verify else None)
     try:
         with ApiClient(settings) as api:
             console.print(f"Starting the platform in {folder} …", highlight=False)
@@ -123,12 +132,18 @@ def run_demo(
                 ]
                 _settle(api, captures, progress, bars, platform)
             result = _collect(api)
+            if verify:
+                tried = try_fixes(api, settings, examples, platform, console, seconds=plot.seconds)
+                result = replace(result, actions=tried)
         if as_json:
             sys.stdout.write(json.dumps(result, indent=2, default=fields_of) + "\n")
             sys.stdout.flush()
         else:
             out = Console()
-            print_report(result, out if out.is_terminal else Console(width=REPORT_WIDTH))
+            out = out if out.is_terminal else Console(width=REPORT_WIDTH)
+            print_report(result, out)
+            if verify:
+                print_tried(result.actions, out)
         if not leave:
             console.print(f"\nDashboard: {login_link(settings.server, folder)}", soft_wrap=True)
             console.print(f"The link works once, within five minutes. Ctrl-C ends the demo; data stay in {folder}")
@@ -188,82 +203,19 @@ def _settings(folder: Path, port: int) -> Settings:
     )
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TIGHTSHIP_")}
-    env["TIGHTSHIP_HOME"] = str(settings.home)
-    env["TIGHTSHIP_SERVER"] = settings.server
-    env["TIGHTSHIP_RUNTIME_DIR"] = str(settings.runtime_dir)
-    return env
-
-
-class _Platform:
-    """`tightship up` as a child process."""
-
-    def __init__(self, settings: Settings, log: Path) -> None:
-        self._log = log
-        port = settings.server.rpartition(":")[2]
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tightship_platform.cli", "up", "--port", port],
-                env=_environment(settings),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def check(self) -> None:
-        """:raises TightshipError: it has ended."""
-        if self._process.poll() is not None:
-            lines = self._log.read_text(errors="replace").strip().splitlines() or ["no output"]
-            raise TightshipError(
-                f"The platform ended with code {self._process.returncode}: {lines[-1]} (see {self._log})"
-            )
-
-    def wait_until_up(self, api: ApiClient, limit_s: float = 60.0) -> None:
-        deadline = time.monotonic() + limit_s
-        while True:
-            self.check()
-            try:
-                api.get("/health")
-            except ServerUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-            else:
-                return
-
-    def wait(self) -> None:
-        """Until it ends, or Ctrl-C."""
-        self._process.wait()
-
-    def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-
-
 def _train(
     job: Job,
     examples: Path,
     settings: Settings,
     plot: Plot,
     api: ApiClient,
-    platform: _Platform,
+    platform: Platform,
     progress: Progress,
     bar: TaskID,
 ) -> str:
     """Run one job to its end with a capture in the middle, and say what that shows; the key of the capture."""
-    command = [sys.executable, "-m", "tightship_platform.cli", "run", "--workflow", job.workflow, "--team", job.team]
-    command += ["--label", "demo=yes", "--", sys.executable, str(examples / job.script), "--seconds", str(plot.seconds)]
-    env = _environment(settings)
-    # One core stays free for the platform; on a small machine OpenMP's spinning threads would otherwise fight it.
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+    command = job_command(job.workflow, job.team, examples / job.script, plot.seconds)
+    env = job_environment(settings)
     log = settings.home / f"{job.workflow}.log"
     progress.start_task(bar)
     progress.update(bar, stage="starts")
@@ -315,7 +267,7 @@ def _newest_run(api: ApiClient, workflow: str) -> Run | None:
     return runs[0] if runs else None
 
 
-def _settle(api: ApiClient, captures: list[str], progress: Progress, bars: list[TaskID], platform: _Platform) -> None:
+def _settle(api: ApiClient, captures: list[str], progress: Progress, bars: list[TaskID], platform: Platform) -> None:
     """Wait until every capture is judged, every run accounted for, and the ranking made of them."""
     deadline = time.monotonic() + SETTLE_S
     waiting: Callable[[], list[str]] = lambda: _unsettled(api, captures, progress, bars)  # noqa: E731

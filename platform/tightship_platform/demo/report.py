@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tightship_platform.results.action import Action, measured_words, predicted_words
 from tightship_platform.results.demo import DemoResult
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
 from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Bucket
+
+_COLOURS = {"verified": "green", "refuted": "red", "undecided": "yellow"}
 
 
 def print_report(result: DemoResult, console: Console) -> None:
@@ -36,6 +41,29 @@ def print_report(result: DemoResult, console: Console) -> None:
             escape(", ".join(opportunity.rules)) if opportunity else "nothing above the thresholds",
             _saving(opportunity),
             escape(opportunity.fix) if opportunity else "–",
+        )
+    console.print(table)
+
+
+def print_tried(actions: Sequence[Action], console: Console) -> None:
+    """Print a table of what was applied: predicted beside measured, and the verdict."""
+    table = Table(title="Did it work?", title_justify="left", title_style="bold", show_lines=True, expand=True)
+    table.add_column("Workflow", no_wrap=True)
+    table.add_column("Change")
+    table.add_column("Predicted, of the step", justify="right")
+    table.add_column("Measured", justify="right")
+    table.add_column("Verdict", no_wrap=True)
+    table.add_column("Why", ratio=1)
+    for one in actions:
+        found = one.verification
+        verdict = (found.verdict if found else None) or one.state or ""
+        table.add_row(
+            escape(one.workflow),
+            escape(one.reason or ""),
+            escape(predicted_words(one.predicted)),
+            "–" if found is None else escape(measured_words(found)),
+            f"[{_COLOURS.get(verdict, 'default')}]{escape(verdict)}[/]",
+            escape(found.reason if found else one.waits_for or ""),
         )
     console.print(table)
 

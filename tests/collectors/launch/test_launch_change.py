@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,8 +70,7 @@ def test_the_job_runs_with_the_variables_and_its_run_says_so(offered: Offered) -
         launched = session.scalars(select(Run).where(Run.applied_action_id == action.id)).all()
         assert {(run.workflow.name, run.state) for run in launched} == {("train", "finished")} and len(launched) == 2
         assert session.scalars(select(Audit.action)).all().count("opportunity.apply") == 1
-    listed = tightship(offered.environ, "actions")
-    assert f"apply {TF32}=1" in " ".join(listed.stdout.split()) or TF32 in listed.stdout
+    assert f"apply {TF32}=1" in tightship(offered.environ | {"COLUMNS": "300"}, "actions").stdout
     shown = json.loads(tightship(offered.environ, "runs", "--json").stdout)
     assert {run["applied_action"] for run in shown} == {None, action.id}
 
@@ -126,8 +126,6 @@ def test_a_job_that_cannot_have_the_change_does_not_run(
 def test_a_run_that_has_begun_is_not_changed(offered: Offered) -> None:
     offered.with_evidence(OVERLAY)
     inner = ("sh", "-c", f'"$PYTHON" -m tightship_platform.cli run --apply {offered.number} -- echo ran; echo $?')
-    import sys
-
     done = offered.run(command=inner, PYTHON=sys.executable)
     assert done.stdout == "2\n" and "--apply changes nothing inside of run" in done.stderr
 

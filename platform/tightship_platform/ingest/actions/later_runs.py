@@ -2,8 +2,9 @@
 
 [Note: which runs] A run that was launched with an application says so. As soon as one does, these runs alone have the
 change; until then every run is taken to have it that started after the application. When such a run has ended and been
-accounted for, it is compared with the last run from before that is like it. The first later run that decides settles
-the application. The rows say all of this: whoever does it twice, or late, changes nothing.
+accounted for, it is compared with the last run from before that is like it and did not show that a change was refuted.
+The first later run that decides settles the application. The rows say all of this: whoever does it twice, or late,
+changes nothing.
 """
 
 from __future__ import annotations
@@ -84,9 +85,16 @@ def _later(action_id: Value, workflow_id: Value, time_ns: Value) -> Sequence[Col
 
 
 def _before(session: Session, action: OpportunityAction) -> Sequence[Run]:
-    """Runs from before, the newest first."""
+    """Runs from before, the newest first: without those of a change that was refuted, which predictions know nothing
+    of."""
     wanted = select(Run).where(Run.workflow_id == action.workflow_id, Run.start_ns <= action.time_ns, Run.steps > 0)
     wanted = wanted.where(Run.applied_action_id.is_distinct_from(action.id))
+    refuted = select(OpportunityAction.verification).where(
+        OpportunityAction.workflow_id == action.workflow_id, OpportunityAction.state == OpportunityState.REFUTED.value
+    )
+    misled = {decode(Verification, one, "Verification").after.run for one in session.scalars(refuted) if one}
+    if misled:
+        wanted = wanted.where(Run.key.not_in(misled))
     return session.scalars(wanted.order_by(Run.start_ns.desc(), Run.id.desc()).limit(TRIED_BEFORE)).all()
 
 

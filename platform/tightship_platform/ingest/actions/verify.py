@@ -92,7 +92,7 @@ def _judge(found: Interval | None, margin: float, compared: list[ComparedRun]) -
         short = min(compared, key=lambda one: one.periods)
         return Verdict.UNDECIDED, (
             f"Run {short.run} has {short.periods} of the {MIN_PERIODS} periods of steps that a comparison needs: "
-            "about 90 s of steps outside of captures"
+            "about 90 s of steps outside of captures, less where TIGHTSHIP_STEP_PERIOD_S is below 10"
         )
     least = format_frac(margin)
     if found.low >= margin:
