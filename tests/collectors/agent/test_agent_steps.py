@@ -112,6 +112,19 @@ def test_steps_go_to_the_bucket_in_which_they_were_made(job: Job) -> None:
     assert (again.time_ns, again.steps) == (T0 + 10 * S, 5)
 
 
+def test_buckets_are_as_wide_as_they_are_set(job: Job) -> None:
+    reader = StepReader(2 * S)
+    for second, steps in ((1, 3), (2, 5), (3, 9), (5, 10)):
+        job.step(1, steps, T0 + second * S)
+        reader.update(T0 + second * S, [job.view(1)])
+    found = sorted(reader.drain(), key=lambda record: record.time_ns)
+    assert [(one.time_ns - T0, one.width_ns, one.steps) for one in found] == [
+        (0, 2 * S, 3),
+        (2 * S, 2 * S, 6),
+        (4 * S, 2 * S, 1),
+    ]
+
+
 def test_a_step_seen_late_stays_in_its_bucket(job: Job) -> None:
     reader = StepReader()
     job.step(1, 1, T0 + 8 * S)

@@ -7,7 +7,9 @@ import io
 from made_records import make
 from rich.console import Console
 
-from tightship_platform.demo.report import print_report
+from tightship_platform.demo.report import print_report, print_tried
+from tightship_platform.results.action import Action, Prediction, Verification
+from tightship_platform.results.codec import as_json
 from tightship_platform.results.demo import DemoResult
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run
@@ -44,3 +46,27 @@ def test_a_bound_from_nothing_reads_up_to() -> None:
     assert "up to 50.0 %" in text and "15.0 s" in text and "(bound)" in text and " to 15.0 s" not in text
     text = printed([run("sure")], [opportunity("sure", "a", 6, 9, 12, "simulated")])
     assert "30.0 %" in text and "6.00 s to 12.0 s" in text and "up to" not in text
+
+
+def test_what_was_tried_stands_beside_what_was_predicted() -> None:
+    predicted = Prediction(saving_frac=0.3, low_frac=0.2, high_frac=0.4, method="simulated")
+    better = make(Verification, verdict="verified", saving_frac=0.35, low_frac=0.31, high_frac=0.38, reason="All of it")
+    worse = make(
+        Verification, verdict="refuted", saving_frac=-0.1, low_frac=-0.2, high_frac=-0.05, reason="It is slower"
+    )
+    common = {"predicted": as_json(predicted), "workflow": "saves"}
+    actions = [
+        make(Action, state="refuted", verification=as_json(worse), reason="saves [a copy]", **common),
+        make(Action, state="verified", verification=as_json(better), reason="saves seldom", **common),
+        make(Action, state="applied", verification=None, reason="no run", waits_for="No run yet", **common),
+    ]
+    out = io.StringIO()
+    print_tried(actions, Console(file=out, width=180))
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    said = "30.0 % (20.0 % – 40.0 %), simulated"
+    for change, measured, verdict, why in (
+        ("saves [a copy]", "-10.0 % (-20.0 % – -5.0 %)", "refuted", "It is slower"),
+        ("saves seldom", "35.0 % (31.0 % – 38.0 %)", "verified", "All of it"),
+        ("no run", "–", "applied", "No run yet"),
+    ):
+        assert any(all(part in row for part in (change, said, measured, verdict, why)) for row in rows), rows
