@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from records import GPU, HOUR, T0, S
+from records import GPU, HOUR, T0, S, ended, started
 from sqlalchemy import select
 from stepping_runs import CODE, OVERLAY, PLAN, opportunity, record
 
-from tightship_analyzers.fleet import verifying
+from tightship_analyzers.fleet import accounting, verifying
+from tightship_platform import ingest
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Opportunity, OpportunityAction, PlanRequest, Run
 from tightship_platform.errors import Conflict, NotFound
@@ -187,6 +189,47 @@ def test_a_plan_is_the_newest_that_was_computed_for_the_workflow(database: Datab
     assert launched(database, row) == action
     [applied] = actions(database, row)
     assert applied.change is not None and applied.change.plan == "new: 1"
+
+
+FIGURES = {"predicted_step_ns": 100, "predicted_low_ns": 90, "predicted_high_ns": 120, "steps": 20, "layers": 4}
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "end", "state", "why"),
+    [
+        (110, {}, "verified", r"a step took 110 ns, as predicted \(90 ns to 120 ns\)"),
+        (80, {}, "verified", "less than predicted"),
+        (130, {}, "refuted", "A step took 130 ns, longer than predicted"),
+        (
+            0,
+            {"exit_code": 1, "error": "torch.OutOfMemoryError: CUDA out of memory."},
+            "refuted",
+            "out of device memory",
+        ),
+        (0, {"exit_code": 1}, "applied", "did not end well"),
+        (0, {}, "applied", "was trained by no offload plan"),
+    ],
+)
+def test_a_plan_worked_where_it_trained_in_the_time_that_it_predicted(
+    database: Database, tmp_path: Path, step_ns: int, end: dict[str, Any], state: str, why: str
+) -> None:
+    row = opportunity(database, tmp_path, unit="ns", evidence=[PLAN])
+    action = launched(database, row, has_plan=True)
+    figures = FIGURES | {"step_ns": step_ns} if step_ns else {}
+    with database.session() as session:
+        ingest.apply_run(session, started("after", start_ns=LATER, applied_action=action), now=LATER)
+        over = ended("after", start_ns=LATER, end_ns=LATER + S, offload=figures, applied_action=action, **end)
+        ingest.apply_run(session, over, now=LATER + S)
+        run = session.scalars(select(Run).where(Run.key == "after")).one()
+        accounting.account_run(session, run, now=LATER + 2 * S)
+    assert verifying.verify_applications(database) == 1
+    [applied] = actions(database, row)
+    said = applied.waits_for if applied.plan_outcome is None else applied.plan_outcome.reason
+    assert applied.state == state and said is not None and re.search(why, said), said
+    assert (applied.plan_outcome is None) == (applied.waits_for is not None) == (state == "applied")
+    if step_ns:
+        assert applied.plan_outcome is not None
+        assert (applied.plan_outcome.step_ns, applied.plan_outcome.predicted_step_ns) == (step_ns, 100)
 
 
 def test_a_saving_outside_of_the_steps_is_no_runs_to_verify(database: Database, tmp_path: Path) -> None:

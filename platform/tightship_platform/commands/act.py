@@ -106,6 +106,8 @@ def _next(action: Action) -> str:
 
 
 def _predicted(action: Action) -> str:
+    if action.predicted is None and action.change is not None and action.change.command:
+        return "that it trains within the plan's memory, and a step takes what the plan says"
     if action.predicted is None:
         return "nothing that lies within the step: no run can verify it"
     return f"{predicted_words(action.predicted)}, of the step"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tightship_platform.commands.terminal import Column, Listed, clock
-from tightship_platform.results.action import Action, measured_words, predicted_words
+from tightship_platform.results.action import Action, measured_words, plan_predicted_words, predicted_words
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.finding import Finding, FindingSaving
 from tightship_platform.results.fleet import AccountGroup
@@ -179,13 +179,25 @@ def actions(items: Sequence[Action]) -> Listed:
             clock(item.time_ns),
             item.by,
             item.state or "–",
-            predicted_words(item.predicted),
-            "–" if item.verification is None else measured_words(item.verification),
-            item.waits_for or item.reason or (item.verification.reason if item.verification else ""),
+            predicted_words(item.predicted) if item.plan_outcome is None else plan_predicted_words(item.plan_outcome),
+            _measured(item),
+            item.waits_for or item.reason or _why(item),
         )
         for item in items
     ]
     return Listed(columns, rows)
+
+
+def _measured(action: Action) -> str:
+    if action.plan_outcome is not None:
+        took = action.plan_outcome.step_ns
+        return "–" if took is None else f"{format_ns(took)} a step"
+    return "–" if action.verification is None else measured_words(action.verification)
+
+
+def _why(action: Action) -> str:
+    found = action.plan_outcome or action.verification
+    return found.reason if found else ""
 
 
 def _done(action: Action) -> str:

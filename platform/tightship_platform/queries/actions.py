@@ -10,7 +10,7 @@ from tightship_platform.errors import NotFound
 from tightship_platform.queries.opportunities import find_opportunity
 from tightship_platform.queries.pages import following, ordered
 from tightship_platform.queries.runs import MAX_LIMIT, checked_limit
-from tightship_platform.results.action import Action, Prediction, ToChange, Verification
+from tightship_platform.results.action import Action, PlanOutcome, Prediction, ToChange, Verification
 from tightship_platform.results.codec import decode
 
 _NEWEST_FIRST = ((models.OpportunityAction.time_ns, True), (models.OpportunityAction.id, True))
@@ -70,4 +70,5 @@ def _action(row: models.OpportunityAction) -> Action:
         waits_for=row.waits_for,
         verification=None if row.verification is None else decode(Verification, row.verification, what),
         verified_ns=row.verified_ns,
+        plan_outcome=None if row.plan_outcome is None else decode(PlanOutcome, row.plan_outcome, what),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tightship_platform.units import format_frac
+from tightship_platform.units import format_frac, format_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,26 @@ class ToChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanOutcome:
+    """What an offload plan predicted for a run that was trained by it, and what its steps took."""
+
+    run: str
+    """Id of the run."""
+    steps: int
+    """Steps that were measured."""
+    step_ns: int | None
+    """The median step; null: it was out of memory before one was measured, as are all below."""
+    predicted_step_ns: int | None
+    """The step that the plan predicted."""
+    low_ns: int | None
+    """Low end of it."""
+    high_ns: int | None
+    """High end of it."""
+    reason: str
+    """What follows from it, in one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Action:
     """What somebody did about an opportunity, and what came of it."""
 
@@ -135,6 +155,8 @@ class Action:
     """What was measured; null: nothing yet."""
     verified_ns: int | None
     """When that was last compared; null: not yet."""
+    plan_outcome: PlanOutcome | None = None
+    """What the offload plan brought, of an application that asks for one; null: nothing yet."""
 
 
 def predicted_words(predicted: Prediction | None) -> str:
@@ -147,6 +169,14 @@ def predicted_words(predicted: Prediction | None) -> str:
 def measured_words(found: Verification) -> str:
     """Such as '29.4 % (27.1 % – 31.8 %)', of the step."""
     return _with_interval(found.saving_frac, found.low_frac, found.high_frac)
+
+
+def plan_predicted_words(outcome: PlanOutcome) -> str:
+    """Such as '1.20 s (1.10 s – 1.40 s) a step, simulated'; '–': it was out of memory."""
+    if outcome.predicted_step_ns is None:
+        return "–"
+    interval = f"{format_ns(outcome.low_ns)} – {format_ns(outcome.high_ns)}"
+    return f"{format_ns(outcome.predicted_step_ns)} ({interval}) a step, simulated"
 
 
 def _with_interval(value: float, low: float | None, high: float | None) -> str:

@@ -97,6 +97,8 @@ class OpportunityAction(Base):
     """Why it is still `applied`."""
     verification: Mapped[json_or_null]
     """The last `Verification`."""
+    plan_outcome: Mapped[json_or_null]
+    """The last `PlanOutcome`."""
     verified_ns: Mapped[int | None] = mapped_column(BigInteger)
     """The newest account among the runs that were looked at: those accounted for since are still to be."""
 

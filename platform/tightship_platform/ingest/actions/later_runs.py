@@ -17,8 +17,9 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Opportunity, OpportunityAction, Run
 from tightship_platform.errors import Conflict
+from tightship_platform.ingest.actions.by_plan import judge_by_plan
 from tightship_platform.ingest.actions.verify import verify
-from tightship_platform.results.action import Prediction, Verification
+from tightship_platform.results.action import Prediction, ToChange, Verification
 from tightship_platform.results.codec import as_json, decode
 from tightship_platform.vocabulary import OpportunityState, RunState, Verdict
 
@@ -58,17 +59,15 @@ def settle(session: Session, action_id: int) -> OpportunityAction | None:
         .limit(TRIED_AFTER)
     ).all()
     before = _before(session, action)
+    asks_for_plan = action.change is not None and decode(ToChange, action.change, "Change").command
     for run in later:
-        verification, why = _compare(session, before, run, action)
+        verdict, why = _by_plan(session, run, action) if asks_for_plan else _by_steps(session, before, run, action)
         action.waits_for = why
-        if verification is None:
-            continue
-        action.verification = as_json(verification)
-        if verification.verdict != Verdict.UNDECIDED:
-            action.state, action.waits_for = verification.verdict, None
+        if verdict in (Verdict.VERIFIED, Verdict.REFUTED):
+            action.state, action.waits_for = verdict.value, None
             for row in opportunities:
                 if row.state == OpportunityState.APPLIED:
-                    row.state, row.updated_ns = verification.verdict, run.accounted_ns or row.updated_ns
+                    row.state, row.updated_ns = verdict.value, run.accounted_ns or row.updated_ns
             break
     action.verified_ns = max([action.verified_ns or 0, *(run.accounted_ns or 0 for run in later)])
     session.flush()
@@ -98,9 +97,16 @@ def _before(session: Session, action: OpportunityAction) -> Sequence[Run]:
     return session.scalars(wanted.order_by(Run.start_ns.desc(), Run.id.desc()).limit(TRIED_BEFORE)).all()
 
 
-def _compare(
+def _by_plan(session: Session, run: Run, action: OpportunityAction) -> tuple[Verdict | None, str]:
+    outcome, verdict, why = judge_by_plan(session, run)
+    if outcome is not None:
+        action.plan_outcome = as_json(outcome)
+    return verdict, why
+
+
+def _by_steps(
     session: Session, before: Sequence[Run], run: Run, action: OpportunityAction
-) -> tuple[Verification | None, str]:
+) -> tuple[Verdict | None, str]:
     """With the newest run from before that is like it: more than one look at the data would find what is not there.
     None, and why: there is none."""
     if action.predicted is None:
@@ -113,5 +119,6 @@ def _compare(
         except Conflict as unlike:
             why = why or str(unlike)
         else:
-            return found, found.reason
+            action.verification = as_json(found)
+            return Verdict(found.verdict), found.reason
     return None, why or "No run from before it counted steps"
