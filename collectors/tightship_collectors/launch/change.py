@@ -82,10 +82,11 @@ def fetch_change(
             f"Opportunity {opportunity} is of the workflow {action.workflow!r}, not {workflow!r}; leave --workflow out"
         )
     check_overlay(change.environment)
-    if offload is None and change.plan:
-        plan = _stored_plan(settings, action.action, change.plan)
-        offload = Offload(plan=plan, optional=offload_optional, deadline_s=offload_deadline_s)
-    _say(opportunity, action, change, offload)
+    plan = change.plan if offload is None else ""
+    if plan:
+        path = _stored_plan(settings, action.action, plan)
+        offload = Offload(plan=path, optional=offload_optional, deadline_s=offload_deadline_s)
+    _say(opportunity, action, change, offload, plan)
     return LaunchedChange(
         action=action.action, workflow=action.workflow, environment=change.environment, offload=offload
     )
@@ -105,12 +106,18 @@ def _stored_plan(settings: Settings, action: int, text: str) -> Path:
     return path
 
 
-def _say(opportunity: str, action: Action, change: ToChange, offload: Offload | None) -> None:
+def _say(opportunity: str, action: Action, change: ToChange, offload: Offload | None, plan: str) -> None:
     parts = [f"{name}={value}" for name, value in change.environment.items()]
     if offload is not None:
-        parts.append(f"the offload plan {offload.plan}")
+        parts.append(f"the offload plan {offload.plan}{_heading(plan)}")
     what = validation.line(", ".join(parts), 600)
     sys.stderr.write(f"tightship: opportunity {int(opportunity)}, action {action.action}: the job runs with {what}\n")
     if change.numerics:
         sys.stderr.write(f"tightship: this changes numbers: {validation.line(change.numerics, 600)}\n")
     sys.stderr.flush()
+
+
+def _heading(plan: str) -> str:
+    """What the server's plan says of itself: for which model and machine it is."""
+    first = plan.partition("\n")[0]
+    return f" ({first[1:].strip().rstrip('.')})" if first.startswith("#") else ""

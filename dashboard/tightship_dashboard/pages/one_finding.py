@@ -32,7 +32,7 @@ from tightship_platform.errors import NotFound
 from tightship_platform.queries.captures import find_trace, trace_url
 from tightship_platform.queries.findings import get_finding
 from tightship_platform.queries.runs import get_run
-from tightship_platform.results.evidence import Change, Evidence, Fact, Gap, PlanAdvice
+from tightship_platform.results.evidence import Change, Evidence, Fact, Gap, Overlay, PlanAdvice
 from tightship_platform.results.finding import Finding, FindingSaving
 from tightship_platform.units import format_bytes, unbroken
 from tightship_platform.vocabulary import Method, SavingUnit
@@ -175,6 +175,11 @@ def _fix(finding: Finding) -> Node:
             html.P("write", className="quiet"),
             command(after, label="the change"),
         ]
+    for overlay in (e for e in finding.evidence if isinstance(e, Overlay)):
+        lines = "\n".join(f"{name}={value}" for name, value in overlay.variables.items())
+        numbers = f" It changes numbers: {fmt.name(overlay.numerics, limit=300)}." if overlay.numerics else ""
+        how = f"Or by the environment, which `tightship run --apply` sets for a job.{numbers}"
+        body += [html.P(prose(how)), command(fmt.code(lines), label="the variables")]
     for plan in (e for e in finding.evidence if isinstance(e, PlanAdvice)):
         page = link("Will it fit, and how fast?", fit_href(workflow=plan.workflow))
         body += [html.P([page, " computes the plan here; or in a shell:"]), command(fmt.code(plan.command))]

@@ -3,7 +3,7 @@ help. Each is a piece of the script and what takes its place."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tightship_platform.errors import TightshipError
@@ -27,21 +27,19 @@ class Fix:
 
 
 _SAVED = '{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}'
-_CHECKPOINTS = {
-    "workflow": "frequent-checkpoints",
-    "script": "frequent_checkpoints.py",
-    "team": "science",
-    "rule": "synchronous-checkpoint",
-}
+_SAVES_A_COPY = Fix(
+    workflow="frequent-checkpoints",
+    script="frequent_checkpoints.py",
+    team="science",
+    rule="synchronous-checkpoint",
+    what="saves a deep copy, as often as before",
+    before=f"    torch.save({_SAVED}, path)",
+    after=f"    import copy\n\n    torch.save(copy.deepcopy({_SAVED}), path)",
+    is_reverted=True,
+)
 
 FIXES = (
-    Fix(
-        **_CHECKPOINTS,
-        what="saves a deep copy, as often as before",
-        before=f"    torch.save({_SAVED}, path)",
-        after=f"    import copy\n\n    torch.save(copy.deepcopy({_SAVED}), path)",
-        is_reverted=True,
-    ),
+    _SAVES_A_COPY,
     Fix(
         workflow="digits-classifier",
         script="digits_classifier.py",
@@ -60,11 +58,12 @@ FIXES = (
         before="        for t in range(x.shape[1]):\n            state = self.cell(x[:, t], state)\n",
         after="        for x_t in x.unbind(1):\n            state = self.cell(x_t, state)\n",
     ),
-    Fix(
-        **_CHECKPOINTS,
+    replace(
+        _SAVES_A_COPY,
         what="saves every 400 steps, not every 4",
         before='"--save-every", type=int, default=4)',
         after='"--save-every", type=int, default=400)',
+        is_reverted=False,
     ),
 )
 

@@ -133,7 +133,15 @@ def run_demo(
                 _settle(api, captures, progress, bars, platform)
             result = _collect(api)
             if verify:
-                tried = try_fixes(api, settings, examples, platform, console, seconds=plot.seconds)
+                tried = try_fixes(
+                    api,
+                    settings,
+                    examples,
+                    platform,
+                    console,
+                    workflows=[job.workflow for job in plot.jobs],
+                    seconds=plot.seconds,
+                )
                 result = replace(result, actions=tried)
         if as_json:
             sys.stdout.write(json.dumps(result, indent=2, default=fields_of) + "\n")

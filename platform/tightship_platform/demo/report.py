@@ -47,6 +47,9 @@ def print_report(result: DemoResult, console: Console) -> None:
 
 def print_tried(actions: Sequence[Action], console: Console) -> None:
     """Print a table of what was applied: predicted beside measured, and the verdict."""
+    if not actions:
+        console.print("Nothing was found that the demo has a change for: its traces held none of it; try --seconds 60")
+        return
     table = Table(title="Did it work?", title_justify="left", title_style="bold", show_lines=True, expand=True)
     table.add_column("Workflow", no_wrap=True)
     table.add_column("Change")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from rich.console import Console
@@ -28,10 +28,18 @@ SETTLE_S = 120.0
 
 
 def try_fixes(
-    api: ApiClient, settings: Settings, examples: Path, platform: Platform, console: Console, *, seconds: int
+    api: ApiClient,
+    settings: Settings,
+    examples: Path,
+    platform: Platform,
+    console: Console,
+    *,
+    workflows: Collection[str],
+    seconds: int,
 ) -> list[Action]:
     """Apply each fix whose opportunity was found, run its job, and wait for the verdicts; the actions, in order.
 
+    :param workflows: jobs that were run.
     :param seconds: training time of each job.
     :raises TightshipError: a job failed, or the platform ended.
     """
@@ -43,7 +51,7 @@ def try_fixes(
         TextColumn("{task.fields[stage]}"),
         console=console,
     ) as progress:
-        for fix in FIXES:
+        for fix in (one for one in FIXES if one.workflow in workflows):
             bar = progress.add_task(fix.workflow, total=None, stage=fix.what)
             number = _opportunity(api, fix)
             if number is None:

@@ -19,7 +19,8 @@ from tightship_analyzers.findings.model import Failed, Finding
 from tightship_analyzers.rules.catalogue import find_rule
 from tightship_analyzers.rules.kernels.unfused_elementwise import MAX_PAUSE_NS
 from tightship_platform.results.codec import as_json, decode
-from tightship_platform.results.evidence import Evidence, Fact
+from tightship_platform.results.evidence import Evidence, Fact, Overlay
+from tightship_platform.results.overlay import ALLOCATOR, TF32
 from tightship_platform.units import format_frac, format_ns
 from tightship_platform.vocabulary import Method
 
@@ -346,7 +347,30 @@ def test_only_products_in_float32_are_advised_to_use_tf32(tmp_path: Path, kernel
         job.op("aten::mm", (900 * US, kernel))
         job.drain()
         job.step_of(begun)
-    assert bool(judged(job, "fp32-gemm", tmp_path)) is counts
+    found = judged(job, "fp32-gemm", tmp_path)
+    assert bool(found) is counts
+    if counts:
+        assert (overlay_of(found[0]) is None) is ("fprop" in kernel), "the variable speaks of cuBLAS alone"
+
+
+def overlay_of(finding: Finding) -> Overlay | None:
+    return next((one for one in finding.evidence if isinstance(one, Overlay)), None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "variables", "changes_numbers"),
+    [
+        ("allocator-churn", {ALLOCATOR: "expandable_segments:True"}, False),
+        ("fp32-gemm", {TF32: "1"}, True),
+        ("pageable-copy", None, False),
+    ],
+)
+def test_a_change_that_a_variable_makes_is_one(
+    rule: str, variables: dict[str, str] | None, changes_numbers: bool, tmp_path: Path
+) -> None:
+    overlay = overlay_of(findings(tmp_path, rule, bad=True)[0])
+    assert (None if overlay is None else overlay.variables) == variables
+    assert bool(overlay and overlay.numerics) is changes_numbers
 
 
 @pytest.mark.parametrize(("back_to", "counts"), [(0, True), (1, False)])

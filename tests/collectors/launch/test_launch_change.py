@@ -80,15 +80,17 @@ def test_the_newest_plan_is_what_the_job_is_launched_with(offered: Offered) -> N
     refused = offered.run("--apply", str(offered.number))
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "No offload plan of 'train' was computed yet" in refused.stderr and "--offload plan.yaml" in refused.stderr
-    answer = zlib.compress(json.dumps({"version": 1, "answer": {"plan": "version: 1\n"}}).encode())
+    answer = zlib.compress(
+        json.dumps({"version": 1, "answer": {"plan": "# 8 layers on a GPU.\nversion: 1\n"}}).encode()
+    )
     times = {"created_ns": 1, "renewed_ns": 1, "finished_ns": 1}
     with offered.served.database.session() as session:
         asked = json.dumps({"workflow": "train"})
         session.add(PlanRequest(key="k", request=asked, state="planned", stage="over", answer=answer, **times))
     done = offered.run("--apply", str(offered.number), "--offload-optional", "--offload-deadline", "90")
     path = Path(done.stdout.strip().removeprefix("tf32= plan="))
-    assert path.read_text() == "version: 1\n" and path.stat().st_mode & 0o077 == 0
-    assert f"the job runs with the offload plan {path}" in done.stderr
+    assert path.read_text() == "# 8 layers on a GPU.\nversion: 1\n" and path.stat().st_mode & 0o077 == 0
+    assert f"the job runs with the offload plan {path} (8 layers on a GPU)" in done.stderr
     own = path.with_name("mine.yaml")
     own.write_text("version: 1\n")
     done = offered.run("--apply", str(offered.number), "--offload", str(own))

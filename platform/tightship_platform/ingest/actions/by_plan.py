@@ -23,8 +23,10 @@ def judge_by_plan(session: Session, run: Run) -> tuple[PlanOutcome | None, Verdi
     lack = lack_of(run.error, run.oom_kills)
     if run.exit_code and lack is not None:
         reason = f"The run was out of {lack} memory all the same"
-        nothing = {"step_ns": None, "predicted_step_ns": None, "low_ns": None, "high_ns": None}
-        return PlanOutcome(run=run.key, steps=0, reason=reason, **nothing), Verdict.REFUTED, reason
+        short = PlanOutcome(
+            run=run.key, steps=0, step_ns=None, predicted_step_ns=None, low_ns=None, high_ns=None, reason=reason
+        )
+        return short, Verdict.REFUTED, reason
     if run.exit_code != 0:
         return None, None, f"Run {run.key} did not end well ({run.reason}), so that it says nothing of the plan"
     figures = _figures(session, run)
