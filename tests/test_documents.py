@@ -194,7 +194,10 @@ NOT_RUN = {
         "tightship offload measure -o profile.yaml -- python examples": "the same",
         "tightship run -- python train.py 8": "a control group; tests/offload/job/test_killed_for_memory.py",
     },
-    "docs/verification.md": {"tightship apply 3": "minutes of steps; tests/contracts/test_actions_contract.py"},
+    "docs/verification.md": {
+        "tightship apply 3": "minutes of steps; tests/contracts/test_actions_contract.py",
+        "tightship run --apply 3": "an opportunity of a GPU; tests/collectors/launch/test_launch_change.py",
+    },
 }
 """Main page → how each block of the language `sh` begins, which no test runs, and why."""
 

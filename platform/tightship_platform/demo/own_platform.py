@@ -1,4 +1,4 @@
-"""The demo's own platform, `tightship up` in a folder of its own, and the environment of its processes."""
+"""The demo's own platform, `tightship up` in a folder that nothing else uses, and the environment of its processes."""
 
 from __future__ import annotations
 

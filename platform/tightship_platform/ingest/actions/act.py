@@ -86,7 +86,7 @@ def apply_by_launcher(
 ) -> OpportunityAction:
     """The application that a run is launched with: the newest one, or a new one of an opportunity that is open.
 
-    :param has_plan: the launcher has an offload plan of its own, which stands for the one that is asked for.
+    :param has_plan: the launcher was given an offload plan, which stands for the one that is asked for.
     :raises NotFound: there is no such opportunity.
     :raises Conflict: it was refuted or dismissed, the script itself has to be changed, or no plan was computed yet.
     """

@@ -29,7 +29,7 @@ def newest_plan(session: Session, workflow: str) -> str | None:
         try:
             if json.loads(request).get("workflow") != workflow:
                 continue
-            document = json.loads(zlib.decompressobj().decompress(answer, MAX_ANSWER_BYTES))
+            document = json.loads(zlib.decompressobj().decompress(answer or b"", MAX_ANSWER_BYTES))
             plan = document["answer"]["plan"]
         except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # another release wrote it
