@@ -167,9 +167,14 @@ def test_another_workflows_application_is_not_the_runs(database: Database, tmp_p
 
 def test_what_a_launcher_cannot_change_is_refused_and_stays_open(database: Database, tmp_path: Path) -> None:
     row = opportunity(database, tmp_path)
+    with database.session() as session:
+        session.scalars(select(Opportunity)).one().state = "applied"
+    with pytest.raises(Conflict, match=f"Nobody knows what was applied of opportunity {row}"):
+        launched(database, row)
+    do(database, row, ActionKind.REOPEN)
     with pytest.raises(Conflict, match=r"Give the loader workers \(train.py:7\); make it, say so"):
         launched(database, row)
-    assert actions(database, row) == []
+    assert [one.kind for one in actions(database, row)] == ["reopen"]
 
 
 def test_a_plan_is_the_newest_that_was_computed_for_the_workflow(database: Database, tmp_path: Path) -> None:

@@ -288,6 +288,8 @@ def _launched_with(run: RunDetail) -> list[tuple[str, Node]]:
     if run.labels:
         found = [_found(f"{label}={value}", f"{label}={value}") for label, value in run.labels.items()]
         rows.append(("labels", [part for one in found for part in (one, ", ")][:-1]))
+    if run.applied_action is not None:
+        rows.append(("applied", f"action {run.applied_action}: it was launched with that change"))
     if run.external_id:
         rows.append(("job id", _found(html.Code(fmt.name(run.external_id)), f"job:{run.external_id}")))
     if run.git_commit:

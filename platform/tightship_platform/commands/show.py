@@ -153,6 +153,8 @@ def _facts(run: RunDetail) -> Iterator[tuple[str, str]]:
         yield "Ended", clock(run.end_ns) + (f", exit code {run.exit_code}" if run.exit_code is not None else "")
     if run.team or run.owner:
         yield "Team", ", ".join(filter(None, (run.team, f"owner {run.owner}" if run.owner else "")))
+    if run.applied_action is not None:
+        yield "Applied", f"action {run.applied_action}; see `tightship actions`"
     if run.external_id:
         yield "Job", run.external_id
     yield "Devices", count_devices(run.devices) or "none seen"

@@ -13,6 +13,8 @@ from tightship_platform.errors import Invalid
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 """Settings of torch's allocator, `key:value` joined by commas. Source: https://pytorch.org/docs/stable/notes/cuda.html."""
+NEWER_ALLOCATOR = "PYTORCH_ALLOC_CONF"
+"""Its newer name, which torch reads, too: what a user set there is kept in step."""
 TF32 = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 """1: float32 matrix products may use TF32, as after `torch.set_float32_matmul_precision("high")`. Source: torch's
 aten/src/ATen/Context.cpp."""
@@ -37,8 +39,9 @@ def check_overlay(variables: Mapping[str, str]) -> None:
 def with_overlay(environ: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """The environment with the variables; of the allocator's settings, those that are not named stay."""
     merged = {**environ, **variables}
-    if ALLOCATOR in variables and environ.get(ALLOCATOR):
-        named = {setting.partition(":")[0] for setting in variables[ALLOCATOR].split(",")}
-        kept = [one for one in environ[ALLOCATOR].split(",") if one.partition(":")[0].strip() not in named]
-        merged[ALLOCATOR] = ",".join([*kept, variables[ALLOCATOR]])
+    for name in (ALLOCATOR, NEWER_ALLOCATOR):
+        if ALLOCATOR in variables and environ.get(name):
+            named = {setting.partition(":")[0] for setting in variables[ALLOCATOR].split(",")}
+            kept = [one for one in environ[name].split(",") if one.partition(":")[0].strip() not in named]
+            merged[name] = ",".join([*kept, variables[ALLOCATOR]])
     return merged

@@ -19,7 +19,7 @@ from stepping_runs import CODE, OVERLAY, PLAN, opportunity
 
 from tightship_platform.database.models import Audit, Finding, Opportunity, OpportunityAction, PlanRequest, Run
 from tightship_platform.errors import Invalid
-from tightship_platform.results.overlay import ALLOCATOR, TF32, check_overlay, with_overlay
+from tightship_platform.results.overlay import ALLOCATOR, NEWER_ALLOCATOR, TF32, check_overlay, with_overlay
 
 SHOW = ("sh", "-c", f'echo "tf32=${TF32} plan=$TIGHTSHIP_OFFLOAD_PLAN"')
 
@@ -71,6 +71,7 @@ def test_the_job_runs_with_the_variables_and_its_run_says_so(offered: Offered) -
         assert {(run.workflow.name, run.state) for run in launched} == {("train", "finished")} and len(launched) == 2
         assert session.scalars(select(Audit.action)).all().count("opportunity.apply") == 1
     assert f"apply {TF32}=1" in tightship(offered.environ | {"COLUMNS": "300"}, "actions").stdout
+    assert f"action {action.id}; see" in tightship(offered.environ, "show", "@train").stdout
     shown = json.loads(tightship(offered.environ, "runs", "--json").stdout)
     assert {run["applied_action"] for run in shown} == {None, action.id}
 
@@ -151,3 +152,5 @@ def test_other_settings_of_the_allocator_stay(given: str | None, merged: str) ->
     environ = {"HOME": os.sep} | ({} if given is None else {ALLOCATOR: given})
     found = with_overlay(environ, {ALLOCATOR: "expandable_segments:True"})
     assert found == {"HOME": os.sep, ALLOCATOR: merged}
+    newer = with_overlay({NEWER_ALLOCATOR: "backend:native"}, {ALLOCATOR: "expandable_segments:True"})
+    assert newer[NEWER_ALLOCATOR] == "backend:native,expandable_segments:True"

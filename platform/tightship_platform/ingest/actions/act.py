@@ -97,7 +97,12 @@ def apply_by_launcher(
             .where(OpportunityAction.opportunity_id == opportunity_id, OpportunityAction.kind == ActionKind.APPLY.value)
             .order_by(OpportunityAction.id.desc())
             .limit(1)
-        ).one()
+        ).first()
+        if action is None:  # from before actions were kept
+            raise Conflict(
+                f"Nobody knows what was applied of opportunity {opportunity_id}; open it again: "
+                f"`tightship opportunities reopen {opportunity_id} --reason …`"
+            )
     else:
         action = act(session, opportunity_id, ActionKind.APPLY, actor=actor, now=now)
     change = decode(ToChange, action.change, f"Action {action.id}")
