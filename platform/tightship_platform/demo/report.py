@@ -50,11 +50,13 @@ def print_tried(actions: Sequence[Action], console: Console) -> None:
     if not actions:
         console.print("Nothing was found that the demo has a change for: its traces held none of it; try --seconds 60")
         return
-    table = Table(title="Did it work?", title_justify="left", title_style="bold", show_lines=True, expand=True)
+    table = Table(
+        title="Did it work? Shares of the step", title_justify="left", title_style="bold", show_lines=True, expand=True
+    )
     table.add_column("Workflow", no_wrap=True)
-    table.add_column("Change")
-    table.add_column("Predicted, of the step", justify="right")
-    table.add_column("Measured", justify="right")
+    table.add_column("Change", ratio=1)
+    table.add_column("Predicted", justify="right", no_wrap=True)
+    table.add_column("Measured", justify="right", no_wrap=True)
     table.add_column("Verdict", no_wrap=True)
     table.add_column("Why", ratio=1)
     for one in actions:
@@ -63,12 +65,17 @@ def print_tried(actions: Sequence[Action], console: Console) -> None:
         table.add_row(
             escape(one.workflow),
             escape(one.reason or ""),
-            escape(predicted_words(one.predicted)),
-            "–" if found is None else escape(measured_words(found)),
+            _lines(predicted_words(one.predicted)),
+            "–" if found is None else _lines(measured_words(found)),
             f"[{_COLOURS.get(verdict, 'default')}]{escape(verdict)}[/]",
             escape(found.reason if found else one.waits_for or ""),
         )
     console.print(table)
+
+
+def _lines(saving: str) -> str:
+    """The value, its interval, and how it is known, each on a line."""
+    return escape(saving.replace(" (", "\n(").replace("), ", ")\n"))
 
 
 def _account(run: Run) -> str:

@@ -18,7 +18,7 @@ from starved_job import STARVED
 from waiting import wait_for
 
 from tightship_platform.client import ApiClient
-from tightship_platform.database.engine import open_database
+from tightship_platform.database.engine import Database, open_database
 from tightship_platform.database.models import Run
 from tightship_platform.ingest.actions.bootstrap import MIN_PERIODS
 from tightship_platform.ingest.actions.steps import run_steps
@@ -39,6 +39,7 @@ class Installed:
     environ: dict[str, str]
     folder: Path
     api: ApiClient
+    database: Database
 
     def asked(self, *words: str) -> Any:
         answer = tightship(self.environ, *words, "--json")
@@ -50,7 +51,7 @@ class Installed:
 
     def periods(self, key: str) -> int:
         """Periods of steps that a comparison may use."""
-        with open_database(load_settings(self.environ)) as database, database.session() as session:
+        with self.database.session() as session:
             run = session.scalar(select(Run).where(Run.key == key))
             return 0 if run is None else len(run_steps(session, run).periods)
 
@@ -88,8 +89,9 @@ def installed(make_platform_env: Callable[..., Any], tmp_path: Path) -> Iterator
     environ = env | {"TIGHTSHIP_SERVER": f"http://127.0.0.1:{port}", "TIGHTSHIP_STEP_PERIOD_S": "2"}
     with Running(environ, "up", "--port", str(port)) as up:
         up.hear("Dashboard:")
-        with ApiClient(load_settings(environ)) as api:
-            yield Installed(environ, tmp_path, api)
+        settings = load_settings(environ)
+        with ApiClient(settings) as api, open_database(settings) as database:
+            yield Installed(environ, tmp_path, api, database)
         assert up.end() == 0
 
 
