@@ -88,6 +88,7 @@ OF_ONE: dict[tuple[str, str], tuple[Call, int]] = {
     ("POST", "/captures/lease"): (post("/captures/lease", host="{host}", runs=[]), 200),
     ("PUT", "/captures/{key}/traces/{rank}"): (upload, 403),
     ("POST", "/opportunities/{key}/apply"): (post("/opportunities/{opportunity}/apply"), 404),
+    ("POST", "/opportunities/{key}/launch"): (post("/opportunities/{opportunity}/launch"), 404),
     ("POST", "/opportunities/{key}/dismiss"): (post("/opportunities/{opportunity}/dismiss", reason="so"), 404),
     ("POST", "/opportunities/{key}/reopen"): (post("/opportunities/{opportunity}/reopen", reason="so"), 404),
     ("GET", "/verify"): (get("/verify?before={run}&after={run}"), 404),

@@ -38,6 +38,9 @@ from tightship_platform.units import now_ns
 if TYPE_CHECKING:
     from tightship_collectors.launch.change import LaunchedChange
 
+if TYPE_CHECKING:
+    from tightship_collectors.launch.change import LaunchedChange
+
 
 @dataclass(frozen=True, kw_only=True)
 class Names:

@@ -95,6 +95,7 @@ def filled(served: Served) -> Database:
         reported = [
             {"kind": "plan", "workflow": "w", "command": "c"},
             {"kind": "fact", "text": "x", "value": 6, "unit": ""},
+            {"kind": "environment", "variables": {"A": "b"}, "numerics": "n"},
         ]
         nothing = {"value": None, "low": None, "high": None, "method": "", "share_frac": None, "unit": "ns"}
         session.add(Finding(rule="r", run=run, title="t", fix="f", evidence=reported, created_ns=1, **nothing))
@@ -122,6 +123,7 @@ def test_every_answer_is_as_documented(
         assert len(listed) >= 2, path
     first = ok(checked.get("/opportunities"))[0]["opportunity"]
     ok(checked.post(f"/opportunities/{first}/apply", json={}))
+    assert checked.post(f"/opportunities/{first}/launch", json={}).status_code == 409, "its script has to be changed"
     for verb in ("dismiss", "reopen"):
         ok(checked.post(f"/opportunities/{first}/{verb}", json={"reason": "so"}))
     assert len(ok(checked.get("/actions"))) == 3

@@ -71,6 +71,7 @@ NEEDED = {
     ("GET", "/openapi.json"): Scope.READ,
     ("POST", "/workflows/{name:path}/schedule"): Scope.CAPTURE,
     ("POST", "/opportunities/{key}/apply"): Scope.APPLY,
+    ("POST", "/opportunities/{key}/launch"): Scope.APPLY,
     ("POST", "/opportunities/{key}/dismiss"): Scope.APPLY,
     ("POST", "/opportunities/{key}/reopen"): Scope.APPLY,
     ("GET", "/actions"): Scope.READ,

@@ -45,6 +45,7 @@ GONE = {
     "/findings/{key}",
     "/runs/{key}/stacks",
     "/opportunities/{key}/apply",
+    "/opportunities/{key}/launch",
     "/opportunities/{key}/dismiss",
     "/opportunities/{key}/reopen",
     "/captures/{key}/analysis",
