@@ -169,6 +169,17 @@ class ActionKind(StrEnum):
     REOPEN = "reopen"
 
 
+class ActionState(StrEnum):
+    """Where an application of an opportunity stands."""
+
+    APPLIED = "applied"
+    """No later run has settled it yet."""
+    VERIFIED = "verified"
+    REFUTED = "refuted"
+    WITHDRAWN = "withdrawn"
+    """The opportunity was dismissed or opened again before a run could tell."""
+
+
 class Scope(StrEnum):
     """What a token permits. Every API route declares the one that it needs."""
 

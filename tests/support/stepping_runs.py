@@ -10,6 +10,7 @@ import random
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from records import CPU, HOUR, T0, batch, beat, ended, held, started
 from sqlalchemy import select
@@ -114,13 +115,25 @@ def stepped(
     return found
 
 
-def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> int:
+def opportunity(
+    database: Database,
+    folder: Path,
+    *,
+    unit: str = "ns/step",
+    key: str = "before",
+    workflow: str = "train",
+    seconds: int = 900,
+    claim: dict[str, Any] = CLAIM,
+    **more: object,
+) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
-    record(database, folder, "before", start_ns=T0, step_ms=20, seconds=900, spread=0.004)
+    record(
+        database, folder, key, start_ns=T0, step_ms=20, seconds=seconds, spread=0.004, workflow=workflow, **more
+    )
     with database.session() as session:
-        run = session.scalars(select(Run).where(Run.key == "before")).one()
+        run = session.scalars(select(Run).where(Run.key == key)).one()
         stored = {"url": "u", "sha256": "0" * 64, "bytes": 1, "created_ns": T0, "analyzed_ns": T0}
-        summary = {"steps": 5, "buckets": {"productive": 1}, "claims": [CLAIM]}
+        summary = {"steps": 5, "buckets": {"productive": 1}, "claims": [claim]}
         trace = Trace(run_id=run.id, rank=0, summary=summary, **stored)
         session.add(trace)
         session.flush()
@@ -130,5 +143,5 @@ def opportunity(database: Database, folder: Path, *, unit: str = "ns/step") -> i
         session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))
     ranking.rank_changed(database, now=RANKED)
     with database.session() as session:
-        [found] = list_opportunities(session)
+        [found] = [one for one in list_opportunities(session) if one.workflow == workflow]
         return found.opportunity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tightship_platform.vocabulary import CaptureState, RunState
+from tightship_platform.vocabulary import ActionState, CaptureState, RunState
 
 PAPER_LIGHT = "#fffefc"
 PAPER_DARK = "#14161a"
@@ -18,6 +18,13 @@ RUN_COLOUR: dict[RunState, str] = {
     RunState.OUT_OF_MEMORY: "#C562A2",
     RunState.UNKNOWN: "#929292",
 }
+ACTION_COLOUR: dict[str, str] = {
+    ActionState.VERIFIED: "#009E73",
+    ActionState.REFUTED: "#DC3E1A",
+    ActionState.APPLIED: "#3A96D6",
+    ActionState.WITHDRAWN: "#929292",
+}
+"""Of what was applied; of all else that was done, `UNKNOWN_STATE`."""
 CHECK_COLOUR = {"ok": "#009E73", "note": "#CF7B00", "wrong": "#DC3E1A"}
 BUSY, IDLE, LONG_IDLE, UNMEASURED = "#009E73", "#CF7B00", "#7D6B00", "#929292"
 """Of what samples measured of a device."""

@@ -7,7 +7,7 @@ import re
 from dash import dcc, html
 
 from tightship_analyzers.report import gap_lanes
-from tightship_dashboard.figures import gap
+from tightship_dashboard.figures import action_list, gap
 from tightship_dashboard.figures.elements import (
     Node,
     command,
@@ -29,9 +29,12 @@ from tightship_dashboard.sentences.rule_text import rule_text
 from tightship_platform.database import ids
 from tightship_platform.database.models import Trace
 from tightship_platform.errors import NotFound
+from tightship_platform.queries.actions import list_actions
 from tightship_platform.queries.captures import find_trace, trace_url
 from tightship_platform.queries.findings import get_finding
+from tightship_platform.queries.opportunities import opportunity_of_finding
 from tightship_platform.queries.runs import get_run
+from tightship_platform.results.action import Action
 from tightship_platform.results.evidence import Change, Evidence, Fact, Gap, PlanAdvice
 from tightship_platform.results.finding import Finding, FindingSaving
 from tightship_platform.units import format_bytes, unbroken
@@ -52,6 +55,8 @@ _COSTS = {
 }
 
 
+ACTIONS = 10
+"""Of what was done about its opportunity, so much is listed."""
 NOT_KNOWN = "Seen in the run's samples and its end. The saving is unknown and not counted."
 
 
@@ -79,6 +84,11 @@ class _Read:
         with view.database.session() as session:
             self.finding = get_finding(session, ids.find_number(session, ids.FINDING, key))
             self.run = get_run(session, self.finding.run)
+            self.opportunity = opportunity_of_finding(session, self.finding.finding)
+            self.actions: list[Action] = []
+            """What was done about it, the newest first."""
+            if self.opportunity is not None:
+                self.actions = list_actions(session, opportunity=self.opportunity.opportunity, limit=ACTIONS)
             self.trace: Trace | None = None
             self.capture: str | None = None
             """The capture that the trace belongs to."""
@@ -110,6 +120,7 @@ def layout(view: View, key: str) -> Node:
             sentence(answers.one_finding(finding, read.step_ns)),
             _gap(view, finding.evidence, SavingUnit(finding.saving.unit)),
             html.Div([_cost(view, read), _fix(finding)], className="columns"),
+            *_did_it_work(view, read),
             _how_known(view, read),
         ]
     )
@@ -179,6 +190,12 @@ def _fix(finding: Finding) -> Node:
         page = link("Will it fit, and how fast?", fit_href(workflow=plan.workflow))
         body += [html.P([page, " computes the plan here; or in a shell:"]), command(fmt.code(plan.command))]
     return section("The change", body, anchor="fix")
+
+
+def _did_it_work(view: View, read: _Read) -> list[Node]:
+    if read.opportunity is None:
+        return []
+    return [action_list.of_opportunity(read.opportunity, read.actions, view.zone)]
 
 
 def _trace(trace: Trace, view: View) -> Node:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard.figures import account, chart, grid, metrics, phases
+from tightship_dashboard.figures import account, action_list, chart, grid, metrics, phases
 from tightship_dashboard.figures import captures as capture_table
 from tightship_dashboard.figures.activity import imported_badge
 from tightship_dashboard.figures.elements import (
@@ -39,6 +39,7 @@ from tightship_platform.api.auth import LOOPBACK, require
 from tightship_platform.database.audit import audit
 from tightship_platform.database.engine import Database
 from tightship_platform.errors import TightshipError
+from tightship_platform.queries.actions import actions_comparing
 from tightship_platform.queries.captures import list_captures
 from tightship_platform.queries.findings import list_findings
 from tightship_platform.queries.runs import get_run
@@ -120,6 +121,7 @@ def layout(view: View, key: str) -> Node:
             section(
                 "What is wrong with it", [html.Div(_findings(rows, read), id="run-findings-body")], anchor="findings"
             ),
+            *_compared(view, key),
             section(
                 "Captures",
                 [
@@ -186,6 +188,12 @@ def register(app: Dash, database: Database) -> None:
         except TightshipError as error:
             return notice(f"No capture was requested: {error}")
         return []
+
+
+def _compared(view: View, key: str) -> list[Node]:
+    """The changes that this run helped to judge: no live run is among those compared, so this does not move."""
+    with view.database.session() as session:
+        return action_list.comparisons(key, actions_comparing(session, key))
 
 
 def _is_settled(read: _Read) -> bool:

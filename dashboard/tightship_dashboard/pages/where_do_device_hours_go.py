@@ -17,7 +17,7 @@ from tightship_dashboard.sentences import answers
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.answers import RANGE_WORDS
 from tightship_dashboard.sentences.fleets import imported
-from tightship_dashboard.sentences.links import Answer, fleet_href, runs_href
+from tightship_dashboard.sentences.links import Answer, actions_href, fleet_href, runs_href
 from tightship_platform.database.engine import Database
 from tightship_platform.queries.account_groups import account_groups
 from tightship_platform.queries.captures import any_trace_analyzed
@@ -29,7 +29,7 @@ from tightship_platform.results.filters import Filters, imported_fleet
 from tightship_platform.results.fleet import ImportedFleet
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.units import NS_PER_S, plural
-from tightship_platform.vocabulary import AccountBy, Bucket
+from tightship_platform.vocabulary import AccountBy, Bucket, OpportunityState
 
 PATH = "/"
 QUESTION = "Where do device-hours go?"
@@ -270,7 +270,7 @@ def _columns() -> list[grid.Column]:
         ),
         grid.column("workflow", "Workflow", "link", minWidth=110, flex=2, wide=True),
         grid.column("team", "Team", width=110, wide=True),
-        grid.column("state", "State", width=90, wide=True),
+        grid.column("state", "State", "link", width=90, wide=True, why="Where it leads: what was done about it"),
     ]
 
 
@@ -291,6 +291,7 @@ def _rows(opportunities: Sequence[Opportunity]) -> list[grid.Row]:
             "workflow_href": runs_href(workflow=o.workflow),
             "team": fmt.name(o.team),
             "state": fmt.name(o.state),
+            "state_href": None if o.state == OpportunityState.OPEN else actions_href(opportunity=str(o.opportunity)),
         }
         for o in opportunities
     ]

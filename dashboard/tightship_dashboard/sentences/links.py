@@ -13,6 +13,8 @@ __all__ = [
     "Answer",
     "Link",
     "Part",
+    "action_href",
+    "actions_href",
     "audit_href",
     "finding_href",
     "fit_href",
@@ -53,6 +55,17 @@ def search_href(term: str) -> str | None:
     if '"' in term:
         return None
     return runs_href(search=f'"{term}"' if " " in term else term)
+
+
+def actions_href(**query: str | None) -> str:
+    """Address of *Did it work?*, filtered; an empty filter leaves its name out."""
+    given = {k: v for k, v in query.items() if v}
+    return "/did-it-work" + (f"?{urlencode(given)}" if given else "")
+
+
+def action_href(action: int) -> str:
+    """Address of what came of one action."""
+    return f"/did-it-work/{action}"
 
 
 def fit_href(**query: str | None) -> str:

@@ -6,6 +6,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tightship_dashboard.pages import (
+    did_it_work,
     is_the_collection_healthy,
     one_run,
     one_trace,
@@ -42,7 +43,7 @@ def mount(app: FastAPI, settings: Settings) -> None:
         add_log_handler=False,
     )
     dash.layout = shell.layout
-    for part in (shell, where_do_device_hours_go, runs, one_run, is_the_collection_healthy, who_did_what):
+    for part in (shell, where_do_device_hours_go, runs, one_run, did_it_work, is_the_collection_healthy, who_did_what):
         part.register(dash, database)
     for part in (will_it_fit, one_trace):
         part.register(dash, database, settings)

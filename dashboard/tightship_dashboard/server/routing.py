@@ -12,7 +12,9 @@ from dash import html
 
 from tightship_dashboard.figures.elements import Node, empty, prose, question
 from tightship_dashboard.pages import (
+    did_it_work,
     is_the_collection_healthy,
+    one_action,
     one_finding,
     one_run,
     one_trace,
@@ -42,10 +44,17 @@ class Page:
 def page_at(path: str | None) -> Page | None:
     """The page behind a path; None: there is none."""
     path = (path or "/").rstrip("/") or "/"
-    for whole in (where_do_device_hours_go, runs, will_it_fit, is_the_collection_healthy, who_did_what):
+    for whole in (
+        where_do_device_hours_go,
+        runs,
+        will_it_fit,
+        did_it_work,
+        is_the_collection_healthy,
+        who_did_what,
+    ):
         if path == whole.PATH:
             return Page(whole.title(), whole.answer, whole.layout)
-    for one in (one_run, one_finding, one_trace):
+    for one in (one_run, one_finding, one_trace, one_action):
         match = one.PATH.fullmatch(path)
         if match:
             key = unquote(match[1])

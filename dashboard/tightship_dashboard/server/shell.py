@@ -22,6 +22,7 @@ NAVIGATION = (
     ("Where do device-hours go?", "/", "g f"),
     ("Runs", "/runs", "g r"),
     ("Will it fit?", "/will-it-fit", "g w"),
+    ("Did it work?", "/did-it-work", "g d"),
     ("Collection", "/collection", "g c"),
 )
 KEYS = (
@@ -29,6 +30,7 @@ KEYS = (
     ("g f", "where do device-hours go?"),
     ("g r", "runs"),
     ("g w", "will it fit, and how fast?"),
+    ("g d", "did it work?"),
     ("g c", "is the collection healthy?"),
     ("g a", "who did what? (administrators)"),
     ("?", "this help"),

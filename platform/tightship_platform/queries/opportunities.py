@@ -52,6 +52,20 @@ def get_opportunity(session: Session, opportunity_id: int) -> Opportunity:
     return _opportunity(find_opportunity(session, opportunity_id))
 
 
+def opportunity_of_finding(session: Session, finding_id: int) -> Opportunity | None:
+    """The opportunity that a finding belongs to: that of its workflow which its rule is behind; None: there is none."""
+    opportunity = models.Opportunity
+    wanted = (
+        select(opportunity, models.Finding.rule)
+        .options(joinedload(opportunity.workflow))
+        .join(models.Run, models.Run.workflow_id == opportunity.workflow_id)
+        .join(models.Finding, models.Finding.run_id == models.Run.id)
+        .where(models.Finding.id == finding_id)
+        .order_by(*ordered(_RANKED))
+    )
+    return next((_opportunity(row) for row, rule in session.execute(wanted) if rule in row.rules), None)
+
+
 def find_opportunity(session: Session, opportunity_id: int) -> models.Opportunity:
     """The opportunity of that id.
 

@@ -115,6 +115,8 @@ class Action:
     """The saving that was predicted then; null: none of the step was."""
     before: str | None
     """Id of the last run before it; null: there was none, or it was removed."""
+    simulated: bool
+    """That run was made up by a simulator."""
     state: str | None
     """`applied`, `verified` or `refuted`; `withdrawn` when it was dismissed or opened again before that; null of what
     is no application."""

@@ -165,9 +165,9 @@
     return ns.no_update;
   };
 
-  // A capture's mark on the timeline leads to the capture.
+  // What a point of a chart stands for: a capture's mark leads to the capture, a change to its page.
   document.addEventListener("click", function (event) {
-    var chart = event.target.closest("#run-over-time .js-plotly-plot");
+    var chart = event.target.closest("#run-over-time .js-plotly-plot, #actions-chart .js-plotly-plot");
     if (!chart || !chart._hoverdata || !chart._hoverdata.length) return;
     var point = chart._hoverdata[0];
     var data = point.customdata;
@@ -175,5 +175,6 @@
       var element = document.getElementById("capture-" + data[0]);
       if (element) element.scrollIntoView({ block: "center" });
     }
+    if (point.data.meta === "action" && data) tightship.go("/did-it-work/" + data[0]);
   });
 })();

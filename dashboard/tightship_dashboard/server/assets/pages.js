@@ -58,16 +58,24 @@
     return ns.no_update;
   };
 
-  // The filters of "Who did what?" live in the address.
-  tightship.filterAudit = function (action, actor) {
-    var query = new URLSearchParams();
-    if (action) query.set("action", action);
-    if (actor) query.set("actor", actor);
+  // Filters of lists live in the address; what is not among these fields stays as it is.
+  function filterBy(path, pairs) {
+    var query = new URLSearchParams(window.location.search);
+    pairs.forEach(function (pair) {
+      if (pair[1]) query.set(pair[0], pair[1]);
+      else query.delete(pair[0]);
+    });
     var text = query.toString();
-    if (window.location.pathname === "/audit" && text !== new URLSearchParams(window.location.search).toString()) {
-      tightship.go("/audit" + (text ? "?" + text : ""));
+    if (window.location.pathname === path && text !== new URLSearchParams(window.location.search).toString()) {
+      tightship.go(path + (text ? "?" + text : ""));
     }
     return ns.no_update;
+  }
+  tightship.filterAudit = function (action, actor) {
+    return filterBy("/audit", [["action", action], ["actor", actor]]);
+  };
+  tightship.filterActions = function (workflow, team) {
+    return filterBy("/did-it-work", [["workflow", workflow], ["team", team]]);
   };
 
   tightship.openHelp = function (clicks) {
@@ -111,7 +119,7 @@
   });
 
   // Keyboard: "/" search, "g" then a letter for a page, "?" help. Not while somebody types.
-  var PAGES = { f: "/", r: "/runs", w: "/will-it-fit", c: "/collection", a: "/audit" };
+  var PAGES = { f: "/", r: "/runs", w: "/will-it-fit", d: "/did-it-work", c: "/collection", a: "/audit" };
   var waiting = null;
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

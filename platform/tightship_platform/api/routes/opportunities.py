@@ -15,7 +15,7 @@ from tightship_platform.ingest.actions.verify import predicted_between, verify
 from tightship_platform.queries import actions, opportunities
 from tightship_platform.queries.runs import find_run
 from tightship_platform.results.action import Action, Verification
-from tightship_platform.results.filters import imported_fleet
+from tightship_platform.results.filters import Filters, imported_fleet
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.vocabulary import ActionKind, Scope
 
@@ -72,11 +72,21 @@ def reopen(key: int, body: Reason, database: Db) -> Answer:
 
 
 @router.get("/actions", dependencies=[needs(Scope.READ)], response_model=list[Action])
-def list_actions(database: Db, opportunity: int | None = None, after: int | None = None, limit: int = 1000) -> Answer:
+def list_actions(
+    database: Db,
+    opportunity: int | None = None,
+    workflow: str | None = None,
+    team: str | None = None,
+    state: str | None = None,
+    after: int | None = None,
+    limit: int = 1000,
+) -> Answer:
     """What was done about all opportunities or one, and what came of it, the newest first; of those after the action
-    `after`, the last one of the page before."""
+    `after`, the last one of the page before. `state` is one of applications: `applied`, `verified`, `refuted` or
+    `withdrawn`."""
+    filters = Filters(workflow=workflow, team=team, state=state)
     with database.session() as session:
-        return Answer(actions.list_actions(session, opportunity=opportunity, after=after, limit=limit))
+        return Answer(actions.list_actions(session, opportunity=opportunity, filters=filters, after=after, limit=limit))
 
 
 @router.get("/verify", dependencies=[needs(Scope.READ)], response_model=Verification)

@@ -22,12 +22,10 @@ from tightship_platform.results.action import Prediction, ToChange
 from tightship_platform.results.codec import as_json, decode
 from tightship_platform.results.evidence import Change, Evidence, PlanAdvice
 from tightship_platform.units import now_ns
-from tightship_platform.vocabulary import ActionKind, OpportunityState, SavingUnit
+from tightship_platform.vocabulary import ActionKind, ActionState, OpportunityState, SavingUnit
 
 PLACES = 10
 """Of many places where something is to be changed, so many are named."""
-WITHDRAWN = "withdrawn"
-"""State of an application whose opportunity was dismissed or opened again before a run could tell."""
 NO_RUN_YET = "No run of the workflow has started, ended and been accounted for since"
 _STATE = {
     ActionKind.APPLY: OpportunityState.APPLIED,
@@ -70,7 +68,7 @@ def act(
         _apply(session, row, action)
     else:
         still = (OpportunityAction.opportunity_id == row.id, OpportunityAction.state == OpportunityState.APPLIED.value)
-        withdrawn = update(OpportunityAction).where(*still).values(state=WITHDRAWN, waits_for=None)
+        withdrawn = update(OpportunityAction).where(*still).values(state=ActionState.WITHDRAWN.value, waits_for=None)
         session.execute(withdrawn.execution_options(synchronize_session=False))
     session.add(action)
     row.state, row.updated_ns = _STATE[kind].value, action.time_ns

@@ -1,0 +1,212 @@
+"""*Did it work?* in a real browser: what was applied, predicted and measured, and the ways that lead there.
+
+The rows come as they do from a fleet: steps through control files and ingest, actions through the API, verdicts by the
+worker's own comparison.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_calls import Served, ok, serving
+from stepping_runs import CLAIM, opportunity, record
+
+from tightship_analyzers.fleet import verifying
+from tightship_platform.units import now_ns
+
+pytestmark = pytest.mark.browser
+
+Tab = Any
+NASTY = "<img src=x onerror=alert(1)>`=1+1"
+CHANGES = {
+    "vision-base": ("vision", CLAIM, 14.0, 0.004),
+    "llm-7b": ("language", CLAIM | {"share_frac": 0.12, "low_frac": 0.09, "high_frac": 0.15}, 20.6, 0.004),
+    "reco-ranker": ("ranking", CLAIM | {"share_frac": 0.2, "low_frac": 0.17, "high_frac": 0.24}, 13.4, 0.004),
+    "speech": ("vision", CLAIM | {"share_frac": 0.05, "low_frac": 0.01, "high_frac": 0.08}, 19.8, 0.2),
+}
+"""Workflow → team, what is predicted, and the step after the change in ms, with the spread of its pace."""
+
+
+@pytest.fixture(scope="module")
+def acted(make_platform_env: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with changes that were verified, refuted, are undecided, wait, were withdrawn and dismissed."""
+    folder = tmp_path_factory.mktemp("runs")
+    with serving(make_platform_env().settings) as served, served.http() as api:
+        ids = {}
+        for workflow, (team, claim, _, _) in CHANGES.items():
+            named = {"key": f"{workflow}-1", "workflow": workflow, "team": team}
+            ids[workflow] = opportunity(served.database, folder, seconds=240, claim=claim, **named)
+        for workflow in ("waits", "unwanted"):
+            ids[workflow] = opportunity(
+                served.database, folder, seconds=60, key=f"{workflow}-1", workflow=workflow, team="vision"
+            )
+        for workflow in CHANGES:
+            ok(api.post(f"/opportunities/{ids[workflow]}/apply", json={"reason": f"commit 5eed of {workflow}"}))
+        for verb, reason in (("apply", "first try"), ("reopen", "not yet"), ("apply", None)):
+            ok(api.post(f"/opportunities/{ids['waits']}/{verb}", json={"reason": reason}))
+        ok(api.post(f"/opportunities/{ids['unwanted']}/dismiss", json={"reason": NASTY}))
+        for seed, (workflow, (team, _, step_ms, spread)) in enumerate(CHANGES.items()):
+            pace = {"step_ms": step_ms, "spread": spread, "seed": seed + 2, "seconds": 240}
+            key = f"{workflow}-2"
+            record(served.database, folder, key, start_ns=now_ns(), workflow=workflow, team=team, **pace)
+        verifying.verify_applications(served.database)
+        states = {one["workflow"]: one["state"] for one in reversed(ok(api.get("/actions")))}
+        assert states == {
+            "vision-base": "verified",
+            "llm-7b": "refuted",
+            "reco-ranker": "verified",
+            "speech": "applied",
+            "waits": "applied",
+            "unwanted": None,
+        }
+        yield served
+
+
+def row(here: Tab, text: str) -> Any:
+    """The table's row with this text."""
+    return here.page.locator(".ag-center-cols-container .ag-row", has_text=text)
+
+
+def test_the_page_says_what_worked_and_leads_to_each_change(
+    acted: Served, tab: Callable[..., Tab], tmp_path: Path
+) -> None:
+    here = tab(acted.url)
+    here.open("/")
+    press = here.page.keyboard.press
+    press("g")
+    press("d")
+    here.page.wait_for_url("**/did-it-work")
+    here.page.wait_for_selector(".ag-row")
+    assert here.page.title() == "Did it work? · tightship"
+    assert here.answer() == (
+        "Of 6 applied changes, 2 are verified, 1 is refuted, 2 wait for runs that tell and 1 was withdrawn. "
+        "1 of 4 measured savings lies in the predicted interval; the two intervals overlap in 2."
+    )
+    here.page.wait_for_selector("#actions-chart .scatterlayer .points path")
+    here.settle()
+    assert here.page.locator("#actions-chart .scatterlayer .points path.point").count() == 4
+    here.picture("did-it-work")
+    shown = row(here, "vision-base").inner_text().replace("\u00a0", " ")
+    assert "verified" in shown and "30 % (25–40), measured" in shown and "Give the loader workers" in shown
+    assert "No run of the workflow has started" in row(here, "waits").first.inner_text()
+
+    # Filters live in the address, and back works.
+    here.page.get_by_role("link", name="refuted", exact=True).click()
+    here.page.wait_for_url("**/did-it-work?state=refuted")
+    here.page.locator("#page .answer", has_text="Of 1 applied change, 1 is refuted. Of the step, 12").wait_for()
+    here.page.go_back()
+    here.page.locator("#page .answer", has_text="Of 6").wait_for()
+    here.page.locator("#actions-team").click()
+    here.page.get_by_role("option", name="vision", exact=True).click()
+    here.page.wait_for_url("**/did-it-work?team=vision")
+    here.page.locator("#page .answer", has_text="Of 4 applied changes of team vision, 1 is verified").wait_for()
+    here.page.locator("#actions-workflow").click()
+    here.page.get_by_role("option", name="unwanted").click()
+    here.page.wait_for_url("**/did-it-work?team=vision&workflow=unwanted")
+    here.page.locator("#page .answer", has_text="0 changes of unwanted of team vision were applied.").wait_for()
+    with here.page.expect_download() as download:
+        here.page.get_by_role("button", name="Export CSV").click()
+    download.value.save_as(tmp_path / "actions.csv")
+    with (tmp_path / "actions.csv").open(encoding="utf-8-sig", newline="") as file:
+        [exported] = csv.DictReader(file)
+    assert exported["State"] == "dismissed" and exported["Why"].startswith("<img src=x")
+
+    here.open("/did-it-work?opportunity=999999")
+    here.page.locator("#page .notice", has_text="No opportunity named '999999'").wait_for()
+    here.open("/did-it-work?opportunity=x")
+    here.page.locator("#page .notice", has_text="expected a number").wait_for()
+    here.page.locator("#page").get_by_role("link", name="all that was done").click()
+    here.page.locator("#page .answer", has_text="Of 6").wait_for()
+
+    # A point of the chart, and Enter on a row's link, lead to the change.
+    # Its points lie below what Plotly listens with.
+    box = here.page.locator("#actions-chart .scatterlayer .points path.point").first.bounding_box()
+    here.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    here.page.locator("#actions-chart .hoverlayer .hovertext").wait_for()
+    here.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    here.page.wait_for_url("**/did-it-work/*")
+    here.page.locator("#page h1", has_text="Did this change work?").wait_for()
+    here.page.go_back()
+    row(here, "llm-7b").locator('[col-id="what"]').click()
+    press("Enter")
+    here.page.wait_for_url("**/did-it-work/*")
+    here.page.locator("#page .answer", has_text="No: a step of llm-7b takes").wait_for()
+
+
+def test_one_change_shows_both_runs_and_what_else_was_done(acted: Served, tab: Callable[..., Tab]) -> None:
+    here = tab(acted.url)
+    here.open("/did-it-work?workflow=vision-base")
+    row(here, "vision-base").locator('[col-id="what"] a').click()
+    here.page.locator("#page .answer", has_text="Yes: a step of vision-base takes").wait_for()
+    here.page.wait_for_selector("#action-intervals .scatterlayer .points path")
+    here.picture("change")
+    text = here.page.locator("#page").inner_text().replace("\u00a0", " ")
+    for words in ("30 % (25–40), measured", "as predicted", "train.py:7", "commit 5eed of vision-base", "local"):
+        assert words in text, words
+    assert here.page.locator("#change .command code").inner_text() == "DataLoader(data, num_workers=8)"
+    assert here.page.locator("#change pre.before").inner_text() == "DataLoader(data)"
+    assert "neither labels nor options" in text, "what is not known of the runs"
+    numbers = here.page.locator("#runs tbody tr").all_inner_texts()
+    assert [line.split()[:2] for line in numbers] == [["before", "vision-base-1"], ["after", "vision-base-2"]]
+
+    # From the runs that were compared, and back.
+    here.page.locator("#runs").get_by_role("link", name="vision-base-2").click()
+    here.page.wait_for_url("**/runs/vision-base-2")
+    compared = here.page.locator("#compared")
+    compared.get_by_text("with vision-base-1, from before the change").wait_for()
+    assert ": verified, measured" in compared.inner_text()
+    compared.get_by_role("link", name="vision-base-1").click()
+    here.page.locator("#compared", has_text="with vision-base-2, from after the change").wait_for()
+    here.page.locator("#compared").get_by_role("link", name="Give the loader workers").click()
+    here.page.locator("#page .answer", has_text="Yes: a step of vision-base").wait_for()
+
+    # What was withdrawn, and why; from the finding, with the command to go on.
+    here.open("/did-it-work?workflow=waits&state=withdrawn")
+    row(here, "waits").locator('[col-id="what"] a').click()
+    here.page.locator("#page .answer", has_text="was withdrawn before a run could tell").wait_for()
+    history = here.page.locator("#history").inner_text()
+    assert "opened again. not yet" in history and "applied" in history
+    here.open("/did-it-work?workflow=unwanted")
+    row(here, "unwanted").locator('[col-id="what"] a').click()
+    here.page.locator("#page .answer", has_text="dismissed an opportunity of unwanted").wait_for()
+
+    # From the opportunities and findings to what was done about them.
+    here.open("/")
+    first = here.page.locator("#opportunities .ag-center-cols-container .ag-row", has_text="llm-7b")
+    first.locator('[col-id="state"] a', has_text="refuted").click()
+    here.page.wait_for_url("**/did-it-work?opportunity=*")
+    here.page.locator("#page .answer", has_text="Of 1 applied change for opportunity").wait_for()
+    here.open("/findings/1")
+    here.page.locator("#actions").get_by_role("link", name="verified").click()
+    here.page.locator("#page .answer", has_text="Yes: a step of vision-base").wait_for()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_both_pages_are_whole_in_both_themes_and_on_a_phone(
+    acted: Served, tab: Callable[..., Tab], scheme: str, width: int
+) -> None:
+    here = tab(acted.url, scheme=scheme, width=width)
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for path in ("/did-it-work", "/did-it-work/1", "/did-it-work/4", "/runs/vision-base-2", "/findings/1", "/"):
+        here.open(path)
+        here.settle()
+        assert not here.scrolls_sideways(), path
+        found = axe.run(here.page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_an_empty_page_teaches_what_to_do_next(nothing_yet: Served, tab: Callable[..., Tab]) -> None:
+    here = tab(nothing_yet.url, scheme="dark", width=390)
+    here.open("/did-it-work")
+    assert here.answer() == "0 changes were applied."
+    assert here.page.locator(".empty code").all_inner_texts() == ["tightship opportunities", "tightship apply 1"]
+    here.settle()
+    assert not here.scrolls_sideways()
+    here.open("/did-it-work/7")
+    here.page.locator("#page .answer", has_text="No action named '7'").wait_for()
+    assert all("404" in line for line in here.watch.wrong)
+    here.watch.wrong.clear()
