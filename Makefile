@@ -70,7 +70,7 @@ docs: install  ## regenerate the generated documents, and build the site of all 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 pictures: install services  ## take the pictures of docs/tour.md again, by the tests of the pages
-	TIGHTSHIP_PICTURES=1 TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -p no:xdist tests/browser/test_pages.py tests/browser/test_one_trace.py -k "test_pages or whole_page"
+	TIGHTSHIP_PICTURES=1 TIGHTSHIP_EXPLORE=1 $(BIN)/python -m pytest -q -p no:xdist tests/browser/test_pages.py tests/browser/test_one_trace.py tests/browser/test_did_it_work.py -k "test_pages or whole_page"
 
 # By uv, whose hashes are those of every platform.
 requirements: install  ## fix what the images install, by hash: requirements/

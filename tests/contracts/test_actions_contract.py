@@ -13,13 +13,19 @@ from stepping_runs import CODE, opportunity, record
 from tightship_analyzers.fleet import verifying
 from tightship_platform.database.engine import Database
 from tightship_platform.database.models import Opportunity, OpportunityAction, Run
-from tightship_platform.errors import Conflict, NotFound
+from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.ingest.actions.act import NO_RUN_YET, act
 from tightship_platform.ingest.actions.later_runs import OUTSIDE
 from tightship_platform.ingest.actions.verify import predicted_between, verify
-from tightship_platform.queries.actions import list_actions
-from tightship_platform.queries.opportunities import get_opportunity, list_opportunities
+from tightship_platform.queries.actions import (
+    actions_comparing,
+    compared_runs_left,
+    list_actions,
+    workflows_acted_on,
+)
+from tightship_platform.queries.opportunities import get_opportunity, list_opportunities, opportunity_of_finding
 from tightship_platform.results.action import Action, Verification
+from tightship_platform.results.filters import Filters
 from tightship_platform.vocabulary import ActionKind
 
 APPLIED = T0 + HOUR
@@ -87,6 +93,33 @@ def test_a_later_run_settles_it_once(
     record(database, tmp_path, "again", start_ns=LATER + 2 * HOUR, step_ms=40, seed=3)
     assert verifying.verify_applications(database) == 0, "settled"
     assert actions(database, row) == [action]
+
+
+def test_actions_are_found_by_workflow_team_state_run_and_finding(database: Database, tmp_path: Path) -> None:
+    row = opportunity(database, tmp_path, seconds=120, team="red")
+    do(database, row, ActionKind.APPLY, reason=None)
+    record(database, tmp_path, "after", start_ns=LATER, step_ms=14, seconds=120, spread=0.004, seed=2, team="red")
+    record(database, tmp_path, "alone", start_ns=LATER, step_ms=14, seconds=20, workflow="other")
+    verifying.verify_applications(database)
+    with database.session() as session:
+        [action] = list_actions(session)
+        for filters in (Filters(workflow="train"), Filters(team="red"), Filters(state="verified", workflow="train")):
+            assert list_actions(session, filters=filters) == [action]
+        for filters in (Filters(workflow="other"), Filters(team="blue"), Filters(state="refuted")):
+            assert list_actions(session, filters=filters) == []
+        with pytest.raises(Invalid, match="one of applied, verified, refuted, withdrawn"):
+            list_actions(session, filters=Filters(state="dismissed"))
+        assert actions_comparing(session, "before") == actions_comparing(session, "after") == [action]
+        assert actions_comparing(session, "alone") == actions_comparing(session, "gone") == []
+        assert workflows_acted_on(session) == [("train", "red")]
+        assert action.verification is not None and action.simulated is False
+        assert compared_runs_left(session, action.verification) == {"before", "after"}
+        session.delete(session.scalars(select(Run).where(Run.key == "after")).one())
+        session.flush()
+        assert compared_runs_left(session, action.verification) == {"before"}
+        found = opportunity_of_finding(session, get_opportunity(session, row).findings[0])
+        assert found == get_opportunity(session, row)
+        assert opportunity_of_finding(session, 999_999) is None
 
 
 def test_what_does_not_tell_leaves_it_applied_and_says_why(database: Database, tmp_path: Path) -> None:

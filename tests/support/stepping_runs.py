@@ -127,9 +127,7 @@ def opportunity(
     **more: object,
 ) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
-    record(
-        database, folder, key, start_ns=T0, step_ms=20, seconds=seconds, spread=0.004, workflow=workflow, **more
-    )
+    record(database, folder, key, start_ns=T0, step_ms=20, seconds=seconds, spread=0.004, workflow=workflow, **more)
     with database.session() as session:
         run = session.scalars(select(Run).where(Run.key == key)).one()
         stored = {"url": "u", "sha256": "0" * 64, "bytes": 1, "created_ns": T0, "analyzed_ns": T0}

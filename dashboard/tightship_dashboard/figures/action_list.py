@@ -24,7 +24,7 @@ def lines(actions: Sequence[Action], zone: ZoneInfo) -> Node:
                 f", {fmt.name(one.by)}: ",
                 link(words.state_words(one), action_href(one.action)),
                 f", {_measured(one)}" if one.verification else "",
-                f". {fmt.name(one.reason, limit=300)}" if one.reason else "",
+                f" (“{fmt.name(one.reason, limit=300)}”)" if one.reason else "",
             ]
         )
         for one in actions

@@ -132,7 +132,12 @@ def _points(verdict: Verdict, drawn: Sequence[_Pair]) -> chart.Spec:
         "y": [100 * found.saving_frac for _, _, found in drawn],
         "error_x": _errors([(one.saving_frac, one.low_frac, one.high_frac) for _, one, _ in drawn], colour),
         "error_y": _errors([(f.saving_frac, f.low_frac, f.high_frac) for _, _, f in drawn], colour),
-        "marker": {"color": colour, "size": 10, "symbol": _SYMBOL[verdict], "line": {"color": colour, "width": 2}},
+        "marker": {
+            "color": colour,
+            "size": 10,
+            "symbol": _SYMBOL[verdict],
+            "line": {"color": colour, "width": 0 if verdict == Verdict.REFUTED else 2},
+        },
         "customdata": [[action.action, text] for (action, _, _), text in zip(drawn, texts, strict=True)],
         "hovertemplate": "%{customdata[1]}<extra></extra>",
         "cliponaxis": False,

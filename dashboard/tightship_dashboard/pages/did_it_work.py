@@ -250,7 +250,7 @@ def _table(read: _Read, view: View) -> Node:
     columns = _columns(fmt.offset_now(view.zone))
     rows = [_row(action, view) for action in read.actions]
     return section(
-        "What was done", [grid.table(_TABLE, columns, rows, label="What was done", wrap=True)], anchor="actions"
+        "What was done", [grid.table(_TABLE, columns, rows, label="What was done", wrap=True)], anchor="done"
     )
 
 

@@ -27,7 +27,6 @@ from tightship_dashboard.sentences.links import Answer, actions_href, run_href, 
 from tightship_platform.errors import NotFound
 from tightship_platform.queries.actions import compared_runs_left, get_action, list_actions
 from tightship_platform.results.action import Action, ComparedRun, ToChange, Verification
-from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import ActionKind
 
 PATH = re.compile(r"/did-it-work/([^/]{1,40})")
@@ -36,7 +35,7 @@ OTHERS = 20
 _QUESTION: dict[str, str] = {
     ActionKind.APPLY: "Did this change work?",
     ActionKind.DISMISS: "Why was this dismissed?",
-    ActionKind.REOPEN: "Why was this opened again?",
+    ActionKind.REOPEN: "Why was this reopened?",
 }
 
 
@@ -76,7 +75,7 @@ def layout(view: View, key: str) -> Node:
     if action.change is not None:
         parts = [html.Div([_change(action.change), *parts], className="columns")]
     if found is not None:
-        parts = [_measured(action, found), _compared(found, left), *parts]
+        parts = [html.Div([_measured(action, found), _compared(found, left)], className="columns"), *parts]
     return html.Div(
         [
             question(_QUESTION.get(action.kind, "What was done here?"), *simulated_badge(action.simulated)),
@@ -101,7 +100,9 @@ def _measured(action: Action, found: Verification) -> Node:
         ("verdict", fmt.name(found.verdict)),
         ("measured is", found.agreement or missing("There is no prediction, or no interval, to compare.")),
     ]
-    notes = [html.Li(prose(fmt.name(text, limit=400))) for text in (found.reason, *found.remarks)]
+    notes = [
+        html.Li(prose(fmt.name(text[:1].upper() + text[1:], limit=400))) for text in (found.reason, *found.remarks)
+    ]
     body = [
         html.Figure([drawing, html.Figcaption(margin)]),
         facts(rows),
@@ -111,33 +112,36 @@ def _measured(action: Action, found: Verification) -> Node:
 
 
 def _compared(found: Verification, left: set[str]) -> Node:
-    heads = ("", "Run", "A step", "Device time of a step", "Steps", "Periods", "Resampled together")
-    rows = [_compared_row("before", found.before, left), _compared_row("after", found.after, left)]
+    pair = found.before, found.after
+    rows = [
+        ("run", [_run(one, left) for one in pair]),
+        ("a step takes", [fmt.duration(one.step_ns) for one in pair]),
+        ("device time of a step", [fmt.duration(one.step_device_ns) for one in pair]),
+        ("steps", [fmt.count(one.steps) for one in pair]),
+        ("periods of ten seconds", [fmt.count(one.periods) for one in pair]),
+        ("of them resampled together", [_block(one) for one in pair]),
+    ]
     table = html.Table(
         [
             html.Caption("The two runs that were compared", className="unseen"),
-            html.Thead(html.Tr([html.Th(head, scope="col") for head in heads])),
-            html.Tbody(rows),
+            html.Thead(html.Tr([html.Td(), *[html.Th(head, scope="col") for head in ("before", "after")]])),
+            html.Tbody(
+                [html.Tr([html.Th(name, scope="row"), *[html.Td(cell) for cell in cells]]) for name, cells in rows]
+            ),
         ],
         className="plain",
     )
-    note = "Without start-up, and without what a capture slowed. A period is ten seconds of the step counter."
-    body = [html.Div(table, className="scrolls", tabIndex="0"), html.P(note, className="quiet")]
-    return section("The two runs", body, anchor="runs")
+    note = "Without start-up, and without what a capture slowed."
+    return section("The two runs", [table, html.P(note, className="quiet")], anchor="runs")
 
 
-def _compared_row(name: str, run: ComparedRun, left: set[str]) -> Node:
+def _run(run: ComparedRun, left: set[str]) -> Node:
     key = fmt.name(run.run)
-    shown = link(key, run_href(run.run)) if run.run in left else html.Span([key, ", removed since"])
-    block = missing("There were too few periods.") if run.block is None else fmt.count(run.block)
-    cells = [
-        fmt.duration(run.step_ns),
-        f"{run.step_device_ns / NS_PER_S:.4g} device-seconds",
-        fmt.count(run.steps),
-        fmt.count(run.periods),
-        block,
-    ]
-    return html.Tr([html.Th(name, scope="row"), html.Td(shown, className="mono"), *[html.Td(cell) for cell in cells]])
+    return link(key, run_href(run.run)) if run.run in left else html.Span(f"{key} (removed)")
+
+
+def _block(run: ComparedRun) -> Node:
+    return missing("There were too few periods.") if run.block is None else fmt.count(run.block)
 
 
 def _done(action: Action, view: View) -> Node:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, Link, Part, actions_href, runs_href
 from tightship_platform.results.action import Action, Prediction, Verification
-from tightship_platform.units import plural
+from tightship_platform.units import format_frac, plural, unbroken
 from tightship_platform.vocabulary import ActionKind, ActionState, Verdict
 
 DONE: dict[str, str] = {
     ActionKind.APPLY: "applied",
     ActionKind.DISMISS: "dismissed",
-    ActionKind.REOPEN: "opened again",
+    ActionKind.REOPEN: "reopened",
 }
 """What somebody did, as it stands where nothing more is known of it."""
 NOTHING_PREDICTED = "None of its saving lies within the step, which is all that runs are compared by."
@@ -56,19 +56,15 @@ def what_was_done(action: Action) -> str:
 
 
 def predicted_text(predicted: Prediction | None) -> str:
-    """Such as '30 % (25–40), simulated', of the step."""
+    """Such as '30.0 % (25.0–40.0), simulated', of the step."""
     if predicted is None:
         return fmt.MISSING
-    return f"{fmt.share_span(predicted.saving_frac, predicted.low_frac, predicted.high_frac)}, {predicted.method}"
+    return f"{_span(predicted.saving_frac, predicted.low_frac, predicted.high_frac)}, {predicted.method}"
 
 
 def measured_text(found: Verification | None) -> str:
-    """Such as '29 % (27–32)', of the step; without an interval where there were too few steps for one."""
-    if found is None:
-        return fmt.MISSING
-    if found.low_frac is None or found.high_frac is None:
-        return fmt.percent(found.saving_frac).replace("-", "\N{MINUS SIGN}")
-    return fmt.share_span(found.saving_frac, found.low_frac, found.high_frac)
+    """Such as '29.4 % (27.1–31.8)', of the step; without an interval where there were too few steps for one."""
+    return fmt.MISSING if found is None else _span(found.saving_frac, found.low_frac, found.high_frac)
 
 
 def did_it_work(rows: Sequence[Action], *, most: int, **filters: str | None) -> Answer:
@@ -109,8 +105,8 @@ def _agreement(found: Calibration) -> list[Part]:
         return [" No saving has been measured yet."]
     if len(found.pairs) == 1:
         [(predicted, measured)] = found.pairs
-        link = Link(f"{measured_text(measured)} was measured", "#calibration")
-        return [f" Of the step, {predicted_text(predicted)}, was predicted, and ", link, "."]
+        link = Link(f"measured saving is {measured_text(measured)}", "#calibration")
+        return [" Its ", link, f" of the step; {_prediction(predicted)}."]
     of = len(found.pairs)
     overlap = found.agreeing("as predicted")
     return [
@@ -132,22 +128,34 @@ def one_action(action: Action) -> Answer:
     if action.state == ActionState.APPLIED or found is None:
         why = fmt.name(action.waits_for, limit=400) if action.waits_for else "no run tells"
         return ["Not known yet for ", workflow, f". {_without_stop(why)}."]
-    predicted = [f" {predicted_text(action.predicted)}, was predicted."] if action.predicted else []
-    step = ["a step of ", workflow, " takes ", Link(_less(found), "#measured"), " device time than before."]
-    return ["Yes: " if found.verdict == Verdict.VERIFIED else "No: ", *step, *predicted]
+    predicted = f"; {_prediction(action.predicted)}." if action.predicted else "."
+    step = ["a step of ", workflow, " takes ", Link(_less(found), "#measured"), " device time than before", predicted]
+    return ["Yes: " if found.verdict == Verdict.VERIFIED else "No: ", *step]
+
+
+def _prediction(predicted: Prediction) -> str:
+    span = _span(predicted.saving_frac, predicted.low_frac, predicted.high_frac)
+    return f"the prediction ({predicted.method}) was {span}"
 
 
 def _less(found: Verification) -> str:
-    """'29 % (27–32) less', or how much more."""
+    """'29.4 % (27.1–31.8) less', or how much more."""
     if found.saving_frac >= 0:
         return f"{measured_text(found)} less"
-    if found.low_frac is None or found.high_frac is None:
-        return f"{fmt.percent(-found.saving_frac)} more"
-    return f"{fmt.share_span(-found.saving_frac, -found.high_frac, -found.low_frac)} more"
+    low, high = found.low_frac, found.high_frac
+    return f"{_span(-found.saving_frac, None if high is None else -high, None if low is None else -low)} more"
+
+
+def _span(frac: float, low: float | None, high: float | None) -> str:
+    """'29.4 % (27.1–31.8)'; '−2.1 % (−4.3 to 0.2)' where it reaches below 0."""
+    text = unbroken(format_frac(frac))
+    if low is not None and high is not None:
+        text += f" ({100 * low:.1f}{'–' if low >= 0 else ' to '}{100 * high:.1f})"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _did(kind: str) -> str:
-    words: dict[str, str] = {ActionKind.DISMISS: "dismissed", ActionKind.REOPEN: "opened again"}
+    words: dict[str, str] = {ActionKind.DISMISS: "dismissed", ActionKind.REOPEN: "reopened"}
     return words.get(kind, "did something about")
 
 

@@ -85,9 +85,8 @@ def percent(frac: float | None) -> str:
 
 
 def share_span(frac: float, low: float, high: float) -> str:
-    """'91 % (73–100)': an estimated ratio with its bounds; '−2.1 % (−4.3 to 0.2)' where they reach below 0."""
-    joint = "–" if low >= 0 else " to "
-    return f"{percent(frac)} ({_of_hundred(low)}{joint}{_of_hundred(high)})".replace("-", "\N{MINUS SIGN}")
+    """'91 % (73–100)': an estimated 0..1 ratio with its bounds."""
+    return f"{percent(frac)} ({_of_hundred(low)}–{_of_hundred(high)})"
 
 
 def _of_hundred(frac: float) -> str:

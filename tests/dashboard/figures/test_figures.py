@@ -17,8 +17,20 @@ from plotly.utils import PlotlyJSONEncoder
 
 from tightship_analyzers.report import gap_lanes
 from tightship_analyzers.report.palette import BUCKET_COLOUR
-from tightship_dashboard.figures import account, captures, chart, elements, gap, grid, metrics, over_time, phases
+from tightship_dashboard.figures import (
+    account,
+    calibration,
+    captures,
+    chart,
+    elements,
+    gap,
+    grid,
+    metrics,
+    over_time,
+    phases,
+)
 from tightship_dashboard.pages import one_run
+from tightship_platform.results.action import Action
 from tightship_platform.results.capture import Capture
 from tightship_platform.results.evidence import Gap
 from tightship_platform.results.fleet import FleetAccount
@@ -380,3 +392,31 @@ def test_table_columns_hold_plain_values_and_show_text() -> None:
     assert small.children.dashGridOptions["domLayout"] == "autoHeight"
     large = grid.table("g", [column], [{"id": str(i), "x": i} for i in range(grid.VIRTUAL_FROM + 1)], label="l")
     assert large.children.dashGridOptions["domLayout"] == "normal", "a long table keeps only visible rows in the page"
+
+
+# ---- predicted beside measured ---------------------------------------------------------------------------------------
+
+
+def test_predicted_beside_measured_holds_both_intervals_and_the_line_of_equality() -> None:
+    predicted = {"saving_frac": 0.3, "low_frac": 0.25, "high_frac": 0.4, "method": "simulated"}
+    slower = {"saving_frac": -2.0, "low_frac": -2.5, "high_frac": -1.5, "verdict": "refuted"}
+    short = {"saving_frac": 0.1, "low_frac": None, "high_frac": None, "verdict": "undecided"}
+    rows = [
+        make(Action, {"action": 7, "workflow": HOSTILE, "kind": "apply", "predicted": predicted, "verification": found})
+        for found in (slower, short)
+    ]
+    drawn = calibration.figure(rows)
+    plotted(drawn)
+    equal, points = drawn["data"]
+    assert equal["x"] == equal["y"] == pytest.approx([-2.4, 42.4])
+    assert (points["x"], points["y"]) == ([30.0], [-200.0]), "what has no interval is no point"
+    assert points["error_x"]["array"] == pytest.approx([10.0]) and points["error_y"]["arrayminus"] == [50.0]
+    low, high = drawn["layout"]["yaxis"]["range"]
+    assert low < -250 and high > 40
+    [(number, hover)] = points["customdata"]
+    assert number == 7 and "<img" not in hover and "&lt;img" in hover
+    assert "refuted" in texts(calibration.key(rows)) and "verified" not in texts(calibration.key(rows))
+    for row in rows:
+        assert row.verification is not None
+        for known in (row.predicted, None):
+            plotted(calibration.intervals(known, row.verification))

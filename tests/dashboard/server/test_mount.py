@@ -41,6 +41,9 @@ PAGES = (
     "/findings/1",
     "/collection",
     "/audit",
+    "/did-it-work",
+    "/did-it-work?state=refuted&team=vision",
+    "/did-it-work?opportunity=x",
     *FIT,
 )
 
@@ -101,7 +104,18 @@ def test_every_page_draws(browser_like: httpx.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/nope", "/runs/0000", "/findings/99999", "/findings/abc", "/findings/" + "9" * 30, "/runs/a/b", "/x/../y"]
+    "path",
+    [
+        "/nope",
+        "/runs/0000",
+        "/did-it-work/99999",
+        "/did-it-work/abc",
+        "/findings/99999",
+        "/findings/abc",
+        "/findings/" + "9" * 30,
+        "/runs/a/b",
+        "/x/../y",
+    ],
 )
 def test_an_unknown_address_is_404_and_a_friendly_page(browser_like: httpx.Client, path: str) -> None:
     answer = browser_like.get(path)
