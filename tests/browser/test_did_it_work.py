@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from api_calls import Served, ok, serving
-from stepping_runs import CLAIM, opportunity, record
+from stepping_runs import CLAIM, TEXT, opportunity, record
 
 from tightship_analyzers.fleet import verifying
 from tightship_platform.units import now_ns
@@ -23,13 +23,24 @@ pytestmark = pytest.mark.browser
 
 Tab = Any
 NASTY = "<img src=x onerror=alert(1)>`=1+1"
-CHANGES = {
-    "vision-base": ("vision", CLAIM, 14.0, 0.004),
-    "llm-7b": ("language", CLAIM | {"share_frac": 0.12, "low_frac": 0.09, "high_frac": 0.15}, 20.6, 0.004),
-    "reco-ranker": ("ranking", CLAIM | {"share_frac": 0.2, "low_frac": 0.17, "high_frac": 0.24}, 13.4, 0.004),
-    "speech": ("vision", CLAIM | {"share_frac": 0.05, "low_frac": 0.01, "high_frac": 0.08}, 19.8, 0.2),
+CHANGES: dict[str, tuple[str, tuple[float, float, float], float, float, str, str]] = {
+    "vision-base": ("vision", (0.3, 0.25, 0.4), 14.0, 0.004, TEXT["title"], TEXT["fix"]),
+    "llm-7b": (
+        *("language", (0.12, 0.09, 0.15), 20.6, 0.004),
+        *("The optimizer launches kernels for each parameter", "Create the optimizer with foreach=True"),
+    ),
+    "reco-ranker": (
+        *("ranking", (0.2, 0.17, 0.24), 13.4, 0.004),
+        *("The host reads a scalar every step", "Read the loss every 100 steps"),
+    ),
+    "speech": (
+        *("vision", (0.05, 0.01, 0.08), 19.8, 0.2),
+        *("Batches are copied from pageable memory", "Give the loader pin_memory=True"),
+    ),
 }
-"""Workflow → team, what is predicted, and the step after the change in ms, with the spread of its pace."""
+"""Workflow → team; what is predicted, with its interval; the step after the change in ms, and the spread of its pace;
+what was wrong, and the change."""
+WAITS, UNWANTED = "tabular", "segmenter"
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +49,20 @@ def acted(make_platform_env: Callable[..., Any], tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("runs")
     with serving(make_platform_env().settings) as served, served.http() as api:
         ids = {}
-        for workflow, (team, claim, _, _) in CHANGES.items():
+        for workflow, (team, (value, low, high), _, _, wrong, fix) in CHANGES.items():
+            claim = CLAIM | {"share_frac": value, "low_frac": low, "high_frac": high, "method": "simulated"}
             named = {"key": f"{workflow}-1", "workflow": workflow, "team": team}
-            ids[workflow] = opportunity(served.database, folder, seconds=240, claim=claim, **named)
-        for workflow in ("waits", "unwanted"):
-            ids[workflow] = opportunity(
-                served.database, folder, seconds=60, key=f"{workflow}-1", workflow=workflow, team="vision"
-            )
+            text = TEXT | {"title": wrong, "fix": fix}
+            ids[workflow] = opportunity(served.database, folder, seconds=240, claim=claim, text=text, **named)
+        for workflow in (WAITS, UNWANTED):
+            named = {"key": f"{workflow}-1", "workflow": workflow, "team": "vision"}
+            ids[workflow] = opportunity(served.database, folder, seconds=60, **named)
         for workflow in CHANGES:
             ok(api.post(f"/opportunities/{ids[workflow]}/apply", json={"reason": f"commit 5eed of {workflow}"}))
         for verb, reason in (("apply", "first try"), ("reopen", "not yet"), ("apply", None)):
-            ok(api.post(f"/opportunities/{ids['waits']}/{verb}", json={"reason": reason}))
-        ok(api.post(f"/opportunities/{ids['unwanted']}/dismiss", json={"reason": NASTY}))
-        for seed, (workflow, (team, _, step_ms, spread)) in enumerate(CHANGES.items()):
+            ok(api.post(f"/opportunities/{ids[WAITS]}/{verb}", json={"reason": reason}))
+        ok(api.post(f"/opportunities/{ids[UNWANTED]}/dismiss", json={"reason": "it ends next week"}))
+        for seed, (workflow, (team, _, step_ms, spread, _, _)) in enumerate(CHANGES.items()):
             pace = {"step_ms": step_ms, "spread": spread, "seed": seed + 2, "seconds": 240}
             key = f"{workflow}-2"
             record(served.database, folder, key, start_ns=now_ns(), workflow=workflow, team=team, **pace)
@@ -61,8 +73,8 @@ def acted(make_platform_env: Callable[..., Any], tmp_path_factory: pytest.TempPa
             "llm-7b": "refuted",
             "reco-ranker": "verified",
             "speech": "applied",
-            "waits": "applied",
-            "unwanted": None,
+            WAITS: "applied",
+            UNWANTED: None,
         }
         yield served
 
@@ -75,6 +87,10 @@ def row(here: Tab, text: str) -> Any:
 def test_the_page_says_what_worked_and_leads_to_each_change(
     acted: Served, tab: Callable[..., Tab], tmp_path: Path
 ) -> None:
+    with acted.http() as api:
+        [dismissed] = ok(api.get("/actions", params={"workflow": UNWANTED}))
+        for verb in ("reopen", "dismiss"):
+            ok(api.post(f"/opportunities/{dismissed['opportunity']}/{verb}", json={"reason": NASTY}))
     here = tab(acted.url)
     here.open("/")
     press = here.page.keyboard.press
@@ -92,8 +108,8 @@ def test_the_page_says_what_worked_and_leads_to_each_change(
     here.settle()
     assert here.page.locator("#actions-chart .scatterlayer .points path.point").count() == 4
     shown = row(here, "vision-base").inner_text().replace("\u00a0", " ")
-    assert "verified" in shown and "30.0 % (25.0–40.0), measured" in shown and "Give the loader workers" in shown
-    assert "No run of the workflow has started" in row(here, "waits").first.inner_text()
+    assert "verified" in shown and "30.0 % (25.0–40.0), simulated" in shown and "Give the loader workers" in shown
+    assert "No run of the workflow has started" in row(here, WAITS).first.inner_text()
 
     # Filters live in the address, and back works.
     here.page.get_by_role("link", name="refuted", exact=True).click()
@@ -106,15 +122,16 @@ def test_the_page_says_what_worked_and_leads_to_each_change(
     here.page.wait_for_url("**/did-it-work?team=vision")
     here.page.locator("#page .answer", has_text="Of 4 applied changes of team vision, 1 is verified").wait_for()
     here.page.locator("#actions-workflow").click()
-    here.page.get_by_role("option", name="unwanted").click()
-    here.page.wait_for_url("**/did-it-work?team=vision&workflow=unwanted")
-    here.page.locator("#page .answer", has_text="0 changes of unwanted of team vision were applied.").wait_for()
+    here.page.get_by_role("option", name=UNWANTED).click()
+    here.page.wait_for_url("**/did-it-work?team=vision&workflow=segmenter")
+    here.page.locator("#page .answer", has_text="0 changes of segmenter of team vision were applied.").wait_for()
     with here.page.expect_download() as download:
         here.page.get_by_role("button", name="Export CSV").click()
     download.value.save_as(tmp_path / "actions.csv")
     with (tmp_path / "actions.csv").open(encoding="utf-8-sig", newline="") as file:
-        [exported] = csv.DictReader(file)
-    assert exported["State"] == "dismissed" and exported["Why"].startswith("<img src=x")
+        exported = list(csv.DictReader(file))
+    assert [line["State"] for line in exported] == ["dismissed", "reopened", "dismissed"]
+    assert exported[0]["Why"].startswith("<img src=x") and exported[2]["Why"] == "it ends next week"
 
     here.open("/did-it-work?opportunity=999999")
     here.page.locator("#page .notice", has_text="No opportunity named '999999'").wait_for()
@@ -146,7 +163,7 @@ def test_one_change_shows_both_runs_and_what_else_was_done(acted: Served, tab: C
     here.page.wait_for_selector("#action-intervals .scatterlayer .points path")
     text = here.page.locator("#page").inner_text().replace("\u00a0", " ")
     for words in (
-        "30.0 % (25.0–40.0), measured",
+        "30.0 % (25.0–40.0), simulated",
         "as predicted",
         "train.py:7",
         "commit 5eed of vision-base",
@@ -172,14 +189,14 @@ def test_one_change_shows_both_runs_and_what_else_was_done(acted: Served, tab: C
     here.page.locator("#page .answer", has_text="Yes: a step of vision-base").wait_for()
 
     # What was withdrawn, and why; from the finding, with the command to go on.
-    here.open("/did-it-work?workflow=waits&state=withdrawn")
-    row(here, "waits").locator('[col-id="what"] a').click()
+    here.open("/did-it-work?workflow=tabular&state=withdrawn")
+    row(here, WAITS).locator('[col-id="what"] a').click()
     here.page.locator("#page .answer", has_text="was withdrawn before a run could tell").wait_for()
     history = here.page.locator("#history").inner_text()
     assert "reopened (“not yet”)" in history and "applied" in history
-    here.open("/did-it-work?workflow=unwanted")
-    row(here, "unwanted").locator('[col-id="what"] a').click()
-    here.page.locator("#page .answer", has_text="dismissed an opportunity of unwanted").wait_for()
+    here.open("/did-it-work?workflow=segmenter")
+    row(here, UNWANTED).first.locator('[col-id="what"] a').click()
+    here.page.locator("#page .answer", has_text="dismissed an opportunity of segmenter").wait_for()
 
     # From the opportunities and findings to what was done about them.
     here.open("/")

@@ -30,6 +30,7 @@ STARTUP_NS = 7 * NS_PER_S
 TICK_NS = NS_PER_S
 RANKED = T0 + HOUR // 2
 CLAIM = {"rules": ["starved-input"], "share_frac": 0.3, "low_frac": 0.25, "high_frac": 0.4, "method": "measured"}
+TEXT = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
 CODE = {"kind": "change", "before": "DataLoader(data)", "after": "DataLoader(data, num_workers=8)"}
 
 
@@ -124,6 +125,7 @@ def opportunity(
     workflow: str = "train",
     seconds: int = 900,
     claim: dict[str, Any] = CLAIM,
+    text: dict[str, str] = TEXT,
     **more: object,
 ) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""
@@ -135,7 +137,6 @@ def opportunity(
         trace = Trace(run_id=run.id, rank=0, summary=summary, **stored)
         session.add(trace)
         session.flush()
-        text = {"title": "The loader starves the device", "place": "train.py:7", "fix": "Give the loader workers"}
         saving = {"value": 6, "low": 5, "high": 8, "method": "measured", "unit": unit, "share_frac": 0.3}
         more = {"rule": "starved-input", "evidence": [CODE], "created_ns": T0}
         session.add(Finding(run_id=run.id, trace_id=trace.id, **text, **saving, **more))

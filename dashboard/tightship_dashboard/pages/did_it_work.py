@@ -259,8 +259,8 @@ def _columns(zone: str) -> list[grid.Column]:
     return [
         grid.column("state", "State", "state", width=104),
         grid.column("what", "What was done", "link", minWidth=130, flex=4),
-        grid.column("predicted", "Predicted", "number", unit="0..1", minWidth=110, flex=2, wide=True, why=saves),
-        grid.column("measured", "Measured", "number", unit="0..1", minWidth=110, flex=2, why=saves),
+        grid.column("predicted", "Predicted", "number", unit="0..1", width=196, wide=True, why=saves),
+        grid.column("measured", "Measured", "number", unit="0..1", width=148, why=saves),
         grid.column("waits", "Why", minWidth=150, flex=4, wide=True, why="What it waits for, or why it is so"),
         grid.column("workflow", "Workflow", "link", minWidth=110, flex=2, wide=True),
         grid.column("team", "Team", minWidth=78, flex=1, wide=True),
