@@ -83,7 +83,8 @@ def did_it_work(rows: Sequence[Action], *, most: int, **filters: str | None) -> 
     if number := filters.get("opportunity"):
         of += [f" for opportunity {number}"]
     if not applied:
-        return ["0 changes", *of, f" {'were applied' if filters.get('state') is None else 'are ' + filters['state']}."]
+        state = filters.get("state")
+        return ["0 changes", *of, f" are {state}." if state else " were applied."]
     states = Counter(row.state or "" for row in applied)
     newest = "Of the newest " if len(rows) >= most else "Of "
     parts: list[Part] = [newest, plural(len(applied), "applied change"), *of, ", "]
@@ -129,7 +130,7 @@ def one_action(action: Action) -> Answer:
         why = fmt.name(action.waits_for, limit=400) if action.waits_for else "no run tells"
         return ["Not known yet for ", workflow, f". {_without_stop(why)}."]
     predicted = f"; {_prediction(action.predicted)}." if action.predicted else "."
-    step = ["a step of ", workflow, " takes ", Link(_less(found), "#measured"), " device time than before", predicted]
+    step: list[Part] = ["a step of ", workflow, " takes ", Link(_less(found), "#measured"), " device time than before", predicted]
     return ["Yes: " if found.verdict == Verdict.VERIFIED else "No: ", *step]
 
 
