@@ -88,15 +88,15 @@ def did_it_work(rows: Sequence[Action], *, most: int, **filters: str | None) -> 
     states = Counter(row.state or "" for row in applied)
     newest = "Of the newest " if len(rows) >= most else "Of "
     parts: list[Part] = [newest, plural(len(applied), "applied change"), *of, ", "]
-    said = [
+    kinds = [
         (states[ActionState.VERIFIED], "is verified", "are verified", ActionState.VERIFIED),
         (states[ActionState.REFUTED], "is refuted", "are refuted", ActionState.REFUTED),
         (states[ActionState.APPLIED], "waits for a run that tells", "wait for runs that tell", ActionState.APPLIED),
         (states[ActionState.WITHDRAWN], "was withdrawn", "were withdrawn", ActionState.WITHDRAWN),
     ]
-    told = [(count, one if count == 1 else many, state) for count, one, many, state in said if count]
-    for index, (count, words, state) in enumerate(told):
-        parts += [", " if 0 < index < len(told) - 1 else " and " if index else ""]
+    counted = [(count, one if count == 1 else many, state) for count, one, many, state in kinds if count]
+    for index, (count, words, state) in enumerate(counted):
+        parts += [", " if 0 < index < len(counted) - 1 else " and " if index else ""]
         parts += [Link(f"{count} {words}", actions_href(**{**filters, "state": state}))]
     return [*parts, ".", *_agreement(calibration(applied))]
 
@@ -130,7 +130,14 @@ def one_action(action: Action) -> Answer:
         why = fmt.name(action.waits_for, limit=400) if action.waits_for else "no run tells"
         return ["Not known yet for ", workflow, f". {_without_stop(why)}."]
     predicted = f"; {_prediction(action.predicted)}." if action.predicted else "."
-    step: list[Part] = ["a step of ", workflow, " takes ", Link(_less(found), "#measured"), " device time than before", predicted]
+    step: list[Part] = [
+        "a step of ",
+        workflow,
+        " takes ",
+        Link(_less(found), "#measured"),
+        " device time than before",
+        predicted,
+    ]
     return ["Yes: " if found.verdict == Verdict.VERIFIED else "No: ", *step]
 
 
