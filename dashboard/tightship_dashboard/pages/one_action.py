@@ -118,7 +118,7 @@ def _compared(found: Verification, left: set[str]) -> Node:
         ("a step takes", [fmt.duration(one.step_ns) for one in pair]),
         ("device time of a step", [fmt.duration(one.step_device_ns) for one in pair]),
         ("steps", [fmt.count(one.steps) for one in pair]),
-        ("periods of ten seconds", [fmt.count(one.periods) for one in pair]),
+        ("periods", [fmt.count(one.periods) for one in pair]),
         ("of them resampled together", [_block(one) for one in pair]),
     ]
     table = html.Table(
@@ -131,7 +131,7 @@ def _compared(found: Verification, left: set[str]) -> Node:
         ],
         className="plain",
     )
-    note = "Without start-up, and without what a capture slowed."
+    note = "Without start-up, and without what a capture slowed. The step counter stores periods of a few seconds."
     return section("The two runs", [table, html.P(note, className="quiet")], anchor="runs")
 
 
