@@ -385,13 +385,15 @@ class PlatformEnv:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The TIGHTSHIP_ variables that say so. The server address is one where nothing listens."""
+        """The TIGHTSHIP_ variables that say so. The server address is one where nothing listens, and agents leave the
+        jobs of other tests alone."""
         return {
             "TIGHTSHIP_HOME": str(self.home),
             "TIGHTSHIP_RUNTIME_DIR": str(self.runtime_dir),
             "TIGHTSHIP_DATABASE_URL": self.database_url,
             "TIGHTSHIP_BROKER_URL": self.broker_url,
             "TIGHTSHIP_SERVER": NOWHERE,
+            "TIGHTSHIP_AGENT_RUNS": "launched",
         }
 
     @property
@@ -439,6 +441,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("TIGHTSHIP_HOME", str(base / f"home-{uuid.uuid4().hex[:12]}"))
     monkeypatch.setenv("TIGHTSHIP_RUNTIME_DIR", str(runtime_dir))
     monkeypatch.setenv("TIGHTSHIP_SERVER", NOWHERE)
+    monkeypatch.setenv("TIGHTSHIP_AGENT_RUNS", "launched")
     yield
     shutil.rmtree(runtime_dir, ignore_errors=True)
 

@@ -20,6 +20,8 @@ from tightship_platform.logs import FORMATS
 
 DEFAULT_PORT = 8050
 DEFAULT_SERVER = f"http://127.0.0.1:{DEFAULT_PORT}"
+ALL_RUNS, LAUNCHED_RUNS = "all", "launched"
+"""Runs that an agent reports."""
 _DAYS = (36_500, "days")
 _SECONDS = (86_400, "seconds")
 _HOURS = (8760, "hours")
@@ -125,6 +127,8 @@ class Settings:
     """Where launched jobs keep their Kineto socket and step counters; short, because socket paths end at 108 bytes."""
     host_name: str = ""
     """Name under which the agent reports this host; default: the system's host name."""
+    agent_runs: str = ALL_RUNS
+    """Runs that the agent reports: `all`, or `launched`: none but those that `tightship run` started."""
     upload_max_bytes: int = 4 * 1024**3
     """Largest trace file that the server accepts."""
     trace_max_bytes: int = 8 * 1024**3
@@ -168,6 +172,8 @@ class Settings:
             raise Invalid("TIGHTSHIP_RUNTIME_DIR", str(self.runtime_dir), "a path of at most 36 bytes")
         if self.log_format not in FORMATS:
             raise Invalid("TIGHTSHIP_LOG_FORMAT", self.log_format, f"one of {', '.join(FORMATS)}")
+        if self.agent_runs not in (ALL_RUNS, LAUNCHED_RUNS):
+            raise Invalid("TIGHTSHIP_AGENT_RUNS", self.agent_runs, f"{ALL_RUNS} or {LAUNCHED_RUNS}")
         if self.metrics_address and not _is_address(self.metrics_address):
             raise Invalid("TIGHTSHIP_METRICS_ADDRESS", self.metrics_address, "host:port, such as 127.0.0.1:9105")
         for name in ("upload_max_bytes", "trace_max_bytes"):

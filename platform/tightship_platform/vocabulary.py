@@ -22,7 +22,18 @@ class RunState(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """It was ended for lack of memory, as an import says."""
     UNKNOWN = "unknown"
-    """An import says that it ended, not how."""
+    """It ended, and how is not known: an import does not say, or no launcher was there."""
+
+
+class RunSource(StrEnum):
+    """Who reports a run; of an imported one it is `import:<format>`."""
+
+    LAUNCH = "launch"
+    """`tightship run` started it."""
+    AGENT = "agent"
+    """`tightship run` started it, and so far only its agent has reported it."""
+    SEEN = "seen"
+    """Its agent found it on the host: it was not started by `tightship run`. It has no steps and no captures."""
 
 
 class HostState(StrEnum):

@@ -17,7 +17,7 @@ ERROR_MAX = 1000
 
 @dataclass(kw_only=True)
 class RunRecord:
-    """A run as its launcher tells it, at its start and again at its end."""
+    """A run as its launcher tells it, or the agent that saw it, at its start and again at its end."""
 
     run: str
     workflow: str
@@ -47,6 +47,8 @@ class RunRecord:
     """`type: message` of the uncaught exception that ended it, on one line. Null where none is known."""
     oom_kills: int | None = None
     """Processes that the kernel killed for lack of memory in the job's control group while it ran. Null: not known."""
+    seen: bool = False
+    """The host's agent found it: `tightship run` did not start it. Only the agent's token may tell, with `uid`."""
     offload: dict[str, int] = field(default_factory=dict)
     """What the job's offload plan predicted and what its steps took; the figures are named in ingest/offload.py."""
 

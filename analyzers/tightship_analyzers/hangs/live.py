@@ -71,6 +71,8 @@ def why_it_ended(run: RunDetail) -> RunWhy:
     elif run.state == RunState.LOST:
         verdict = f"It was lost after {lasted}: no heartbeat and no end record arrived."
         cause = run.reason or "Unknown: its host, agent or network went away with it."
+    elif run.state == RunState.UNKNOWN:
+        verdict, cause = f"It ended after {lasted}; how is not known.", run.reason or "Nobody reported more."
     else:
         verdict, cause = f"It failed after {lasted}{_exit(run.exit_code)}.", _cause_of_death(run)
     return RunWhy(run=run.run, state=run.state, verdict=verdict, cause=cause, processes=[])

@@ -20,23 +20,27 @@ from typing import Protocol
 
 import psutil
 
+from tightship_collectors.agent.seen_runs import SeenRuns, SeenTick
 from tightship_collectors.agent.state import AgentState, load_state, save_state
 from tightship_collectors.delivery.sender import Sender
 from tightship_collectors.delivery.spool import Spool
 from tightship_collectors.jobs.allocations import Allocations
 from tightship_collectors.jobs.attribution import Attribution, LocalRun
 from tightship_collectors.jobs.live_run import HostRun
+from tightship_collectors.jobs.run_directory import encode_record
 from tightship_collectors.jobs.run_records import read_run_record
 from tightship_collectors.jobs.step_reader import MAX_STEPS, StepReader, is_believable
+from tightship_collectors.sources.base import DeviceProcess
 from tightship_collectors.sources.devices import HostDevices
 from tightship_collectors.sources.host import HostSource
 from tightship_platform import __version__
 from tightship_platform.client import ApiClient
-from tightship_platform.processes.liveness import report_alive
+from tightship_platform.processes.liveness import last_alive_s, report_alive
 from tightship_platform.processes.metrics import METRICS, Figure
-from tightship_platform.settings import Settings
+from tightship_platform.settings import ALL_RUNS, Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
-from tightship_platform.wire import Batch, Heartbeat, LiveRun, RankRecord
+from tightship_platform.vocabulary import DeviceKind
+from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, LiveRun, RankRecord, RunRecord
 
 LOG = logging.getLogger(__name__)
 
@@ -84,6 +88,8 @@ class Agent:
         self._host = HostSource()
         self._captures = captures
         self._attribution = attribution or Attribution(settings.runtime_dir)
+        self._info = _host_info()
+        self._seen_runs = self._make_seen_runs()
         self._allocations = Allocations()
         self._steps = StepReader()
         self._spool = Spool(settings.spool_dir)
@@ -97,7 +103,6 @@ class Agent:
         self._seen: object = None
         self._unrecorded: dict[str, float] = {}
         self._known_runs: set[str] = set()
-        self._info = _host_info()
         self._first_tick = True
         self._failing = False
 
@@ -178,25 +183,51 @@ class Agent:
         self._batch.samples.extend(self._devices.read())
         self._batch.host_samples.extend(self._host.read())
         devices = self._devices.devices()
-        seen = self._allocations.update(time_ns, runs, devices, self._devices.processes())
+        processes = list(self._devices.processes())
+        found = self._look_for_runs(time_ns, devices, processes)
+        seen = self._allocations.update(time_ns, [*runs, *found.holders], devices, processes)
         self._batch.run_samples.extend(seen.samples)
         self._batch.allocations.extend(seen.allocations)
         self._steps.update(time_ns, views)
         self._tell_new_runs(runs)
-        ended = self._known_runs - {view.run for view in views}
-        self._known_runs = {view.run for view in views}
         live = [_live_run(view, seen.held.get(view.run, [])) for view in views]
+        live += [LiveRun(run=one.run, devices=seen.held[one.run], since_ns=one.start_ns) for one in found.holders]
+        ended = self._known_runs - {run.run for run in live}
+        self._known_runs = {run.run for run in live}
         changed = _who(live) != self._seen
         self._seen = _who(live)
         due = time.monotonic() >= self._flush_at_s
         if due or ended or seen.allocations:
             self._flush()
+        self._put_records(found.ended)  # after the last allocations
         if due or changed:
             self._sender.offer(self._heartbeat(time_ns, live))
         if due:
             self._flush_at_s = time.monotonic() + FLUSH_S
             with contextlib.suppress(OSError):  # a full disk: the spool says so
                 report_alive(self._settings.home, "agent")
+
+    # ---- runs that nobody launched -----------------------------------------------------------------------------------
+
+    def _make_seen_runs(self) -> SeenRuns | None:
+        if self._settings.agent_runs != ALL_RUNS:
+            return None
+        boot_id, hertz = str(self._info.get("boot_id", "")), os.sysconf("SC_CLK_TCK")
+        return SeenRuns(self._attribution.table, self._settings.host_name, boot_id, hertz=hertz)
+
+    def _look_for_runs(
+        self, time_ns: int, devices: Sequence[DeviceRecord], processes: Sequence[DeviceProcess]
+    ) -> SeenTick:
+        if self._seen_runs is None:
+            return SeenTick()
+        is_processor = any(device.kind == DeviceKind.CPU.value for device in devices)
+        found = self._seen_runs.look(time_ns, None if is_processor else processes)
+        self._put_records(found.begun)
+        return found
+
+    def _put_records(self, records: Sequence[RunRecord]) -> None:
+        for record in records:
+            self._spool.put("runs", encode_record(record))
 
     # ---- passing on --------------------------------------------------------------------------------------------------
 
@@ -210,7 +241,8 @@ class Agent:
         batch.devices = list(self._devices.devices())
         for part in split_batch(batch, MAX_BATCH_ROWS):
             self._spool.put("batches", encode(part))
-        state = AgentState(allocations=self._allocations.snapshot(), steps=self._steps.snapshot())
+        seen = [] if self._seen_runs is None else self._seen_runs.snapshot()
+        state = AgentState(allocations=self._allocations.snapshot(), steps=self._steps.snapshot(), seen=seen)
         if state != self._saved:
             save_state(self._state_path, state)
             self._saved = state
@@ -247,7 +279,12 @@ class Agent:
                 "rows_refused": self._sender.refused,
             },
             devices=list(self._devices.devices()),
-            sources=[self._host.state(), *self._devices.states(), self._attribution.state()],
+            sources=[
+                self._host.state(),
+                *self._devices.states(),
+                self._attribution.state(),
+                *([] if self._seen_runs is None else [self._seen_runs.state()]),
+            ],
             runs=live,
         )
 
@@ -257,7 +294,13 @@ class Agent:
             self._steps.restore(state.steps, views)
         except ValueError as error:
             LOG.warning("The step counters in %s are invalid and are counted again: %r", self._state_path, error)
-        self._allocations.restore(state.allocations, [view.run for view in views])
+        live = [view.run for view in views]
+        if self._seen_runs is not None:
+            alive_s = last_alive_s(self._settings.home, "agent")
+            ended = self._seen_runs.restore(state.seen, None if alive_s is None else int(alive_s * NS_PER_S))
+            self._put_records(ended)
+            live += self._seen_runs.live()
+        self._allocations.restore(state.allocations, live)
 
 
 def encode(batch: Batch) -> bytes:

@@ -1,4 +1,5 @@
-"""What an agent must remember over its own restart: open allocations and step counters as last sent.
+"""What an agent must remember over its own restart: open allocations, step counters as last
+sent, and runs that nobody launched.
 
 One small JSON file in the spool folder, replaced atomically. Losing it costs no record that was made before; it only
 makes the next agent take runs that it finds for new, and count their steps again.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tightship_collectors.agent.seen_runs import SeenRun
 from tightship_collectors.jobs.step_reader import RunSteps
 from tightship_platform.errors import Invalid
 from tightship_platform.results.codec import decode, fields_of
@@ -32,10 +34,11 @@ ROOM_BYTES = 16 * 1024
 
 @dataclass(kw_only=True)
 class AgentState:
-    """See Allocations.snapshot and StepReader.snapshot."""
+    """See Allocations.snapshot, StepReader.snapshot and SeenRuns.snapshot."""
 
     allocations: list[list[Any]] = field(default_factory=list)
     steps: dict[str, RunSteps] = field(default_factory=dict)
+    seen: list[SeenRun] = field(default_factory=list)
 
 
 def load_state(path: Path) -> AgentState:
@@ -45,7 +48,8 @@ def load_state(path: Path) -> AgentState:
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']!r}")
         allocations = [[str(run), str(device), int(start)] for run, device, start in content["allocations"]]
-        return AgentState(allocations=allocations, steps=_steps(path, content["steps"]))
+        seen = _seen(path, content.get("seen", []))
+        return AgentState(allocations=allocations, steps=_steps(path, content["steps"]), seen=seen)
     except FileNotFoundError:
         return AgentState()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -59,6 +63,14 @@ def _steps(path: Path, content: object) -> dict[str, RunSteps]:
     except Invalid as error:
         LOG.warning("The step counters in %s are invalid and are counted again: %s", path, error)
         return {}
+
+
+def _seen(path: Path, content: object) -> list[SeenRun]:
+    try:
+        return decode(list[SeenRun], content, "seen")
+    except Invalid as error:
+        LOG.warning("The runs in %s that nobody launched are invalid and are looked for again: %s", path, error)
+        return []
 
 
 def save_state(path: Path, state: AgentState) -> None:

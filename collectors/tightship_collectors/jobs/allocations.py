@@ -10,13 +10,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from tightship_collectors.jobs.attribution import LocalRun
+from tightship_collectors.jobs.processes import Process
 from tightship_collectors.sources.base import DeviceProcess
 from tightship_platform.units import NS_PER_S
 from tightship_platform.vocabulary import DeviceKind
 from tightship_platform.wire import AllocationRecord, DeviceRecord, RunSampleRecord
+
+
+class Holder(Protocol):
+    """A live run on this host, whoever launched it."""
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def start_ns(self) -> int:
+        """Start of its oldest process."""
+        ...
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """Its live processes."""
+        ...
 
 
 @dataclass(slots=True)
@@ -43,7 +62,7 @@ class Allocations:
     def update(
         self,
         time_ns: int,
-        runs: Sequence[LocalRun],
+        runs: Sequence[Holder],
         devices: Sequence[DeviceRecord],
         processes: Iterable[DeviceProcess],
     ) -> Tick:
@@ -58,13 +77,13 @@ class Allocations:
         tick = Tick()
         present: set[tuple[str, str]] = set()
         for run in runs:
-            uses = self._uses(run, devices, by_pid, cores.get(run.view.run))
+            uses = self._uses(run, devices, by_pid, cores.get(run.run))
             for device, sample in uses.items():
-                sample.time_ns, sample.run, sample.device = time_ns, run.view.run, device
+                sample.time_ns, sample.run, sample.device = time_ns, run.run, device
                 tick.samples.append(sample)
-                present.add((run.view.run, device))
+                present.add((run.run, device))
                 self._open(time_ns, run, device, devices, tick)
-            tick.held[run.view.run] = list(uses)
+            tick.held[run.run] = list(uses)
         for key in self._held.keys() - present:
             start_ns = self._held.pop(key)
             end_ns = max(time_ns, start_ns)
@@ -93,23 +112,23 @@ class Allocations:
             if run in alive:
                 self._held[run, device] = start_ns
 
-    def _open(self, time_ns: int, run: LocalRun, device: str, devices: Sequence[DeviceRecord], tick: Tick) -> None:
-        key = (run.view.run, device)
+    def _open(self, time_ns: int, run: Holder, device: str, devices: Sequence[DeviceRecord], tick: Tick) -> None:
+        key = (run.run, device)
         if key not in self._held:
             is_cpu = any(d.uuid == device and d.kind == DeviceKind.CPU.value for d in devices)
-            start_ns = min(run.view.start_ns, time_ns) if is_cpu else time_ns
+            start_ns = min(run.start_ns, time_ns) if is_cpu else time_ns
             self._held[key] = start_ns
             tick.allocations.append(AllocationRecord(run=key[0], device=device, start_ns=start_ns))
 
     def _uses(
         self,
-        run: LocalRun,
+        run: Holder,
         devices: Sequence[DeviceRecord],
         by_pid: Mapping[int, list[DeviceProcess]],
         cores: float | None,
     ) -> dict[str, RunSampleRecord]:
         """One unfinished sample per device that the run holds, in the order of the devices."""
-        mine = [use for pid in run.view.pids for use in by_pid.get(pid, ())]
+        mine = [use for process in run.processes for use in by_pid.get(process.pid, ())]
         found: dict[str, RunSampleRecord] = {}
         for device in devices:
             if device.kind == DeviceKind.CPU.value:
@@ -136,7 +155,7 @@ class Allocations:
             sample.cpu_cores = None if cores is None else cores / len(found)
         return found
 
-    def _busy_cores(self, time_ns: int, runs: Sequence[LocalRun]) -> dict[str, float]:
+    def _busy_cores(self, time_ns: int, runs: Sequence[Holder]) -> dict[str, float]:
         """Run → cores kept busy since the last look. What a process used between its last look and its end is lost."""
         before, self._cpu_ticks = self._cpu_ticks, {}
         found: dict[str, float] = {}
@@ -150,7 +169,7 @@ class Allocations:
                 elif self._last_ns is not None and process.start_ns >= self._last_ns:
                     used += process.cpu_ticks
             if self._last_ns is not None and time_ns > self._last_ns:
-                found[run.view.run] = used / self._hertz * NS_PER_S / (time_ns - self._last_ns)
+                found[run.run] = used / self._hertz * NS_PER_S / (time_ns - self._last_ns)
         return found
 
 

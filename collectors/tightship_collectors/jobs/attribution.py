@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tightship_collectors.jobs.live_run import HostRun
-from tightship_collectors.jobs.processes import Process, ProcessTable
+from tightship_collectors.jobs.processes import ClaimingProcess, Process, ProcessTable
 from tightship_collectors.jobs.ranks import MAX_FILES, read_ranks
 from tightship_collectors.sources.base import OK
 from tightship_platform.settings import runtime_dirs
@@ -51,6 +51,16 @@ class LocalRun:
     processes: tuple[Process, ...]
     external_id: str | None
 
+    @property
+    def run(self) -> str:
+        """Its id."""
+        return self.view.run
+
+    @property
+    def start_ns(self) -> int:
+        """Start of its oldest process."""
+        return self.view.start_ns
+
 
 class Attribution:
     """Turns the processes of this host into its live runs, once a second.
@@ -66,7 +76,7 @@ class Attribution:
         own_uid: int | None = None,
     ) -> None:
         self._runtime_dir = runtime_dir
-        self._table = table or ProcessTable()
+        self.table = table or ProcessTable()
         self._own_uid = os.geteuid() if own_uid is None else own_uid
         self._accepted: dict[str, tuple[Path, int]] = {}
         self._refused: dict[int, dict[str, str]] = {}
@@ -77,8 +87,8 @@ class Attribution:
 
     def update(self) -> list[LocalRun]:
         """The live runs of this host, oldest first."""
-        groups: dict[tuple[str, Path, int], list[Process]] = {}
-        for process in self._table.scan():
+        groups: dict[tuple[str, Path, int], list[ClaimingProcess]] = {}
+        for process in self.table.scan():
             groups.setdefault((process.claim.run, process.claim.run_dir, process.uid), []).append(process)
         self._forget(groups)
         runs: dict[str, LocalRun] = {}
@@ -111,7 +121,7 @@ class Attribution:
                 detail += f"; {len(refused) - MAX_REFUSALS_SHOWN} more claims of user {uid} refused"
         return SourceState(name="attribution", state=OK, detail=detail[:1000])
 
-    def _local_run(self, run: str, run_dir: Path, uid: int, processes: list[Process], files: int) -> LocalRun:
+    def _local_run(self, run: str, run_dir: Path, uid: int, processes: list[ClaimingProcess], files: int) -> LocalRun:
         view = HostRun(
             run=run,
             run_dir=run_dir,

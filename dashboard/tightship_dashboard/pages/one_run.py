@@ -24,6 +24,7 @@ from tightship_dashboard.figures.elements import (
     question,
     section,
     sentence,
+    seen_badge,
     simulated_badge,
     state_word,
     time_of,
@@ -198,6 +199,8 @@ def _capture_button(view: View, read: _Read) -> tuple[bool, str]:
         return True, "Your token lacks the scope 'capture'."
     if not read.is_live:
         return True, f"The run is {fmt.name(read.run.state)}; only a live run can be captured."
+    if read.run.is_seen:
+        return True, "The job was not started by `tightship run`."
     if capture_table.under_way(read.captures):
         return True, "A capture is under way."
     return False, ""
@@ -211,6 +214,7 @@ def _parts(view: View, read: _Read) -> dict[str, Node]:
                 f"How is {fmt.name(run.workflow)} doing?",
                 state_word(run.state),
                 *simulated_badge(run.simulated),
+                *seen_badge(run.is_seen),
                 *([link(imported_badge(run.fleet), fleet_href(run.fleet))] if run.fleet != LIVE else []),
             ),
             sentence(answers.one_run(run, read.findings, _calm(view.now_ns, read))),
@@ -264,10 +268,22 @@ def _header(view: View, read: _Read) -> Node:
     parts: list[Node] = [facts(rows)]
     if run.reason:  # too long for a column
         parts.append(html.P(f"Why: {fmt.name(run.reason, limit=600)}", className="why"))
+    parts += _seen(run)
     parts += _stands_still(run, view.now_ns)
     parts += where_it_was(read.stacks, view.zone)
     words = [fmt.code(word) for word in run.command]
     return html.Div([*parts, *([command(shlex.join(words), label="the command")] if words else [])])
+
+
+def _seen(run: RunDetail) -> list[Node]:
+    """What is missing of a run that nobody launched, and how its job gets it."""
+    if not run.is_seen:
+        return []
+    text = (
+        "The agent of its host found this run; `tightship run` did not start it. So its steps are not counted, and it "
+        "cannot be captured. Its job has both when it is started so:"
+    )
+    return [notice(text, kind="status"), command("tightship run -- CMD", label="the command that starts the job")]
 
 
 def _stands_still(run: RunDetail, now_ns: int) -> list[Node]:
@@ -366,6 +382,8 @@ def _account(read: _Read) -> Node:
     if run.steps or not has_no_trace(buckets):
         return drawn
     todo = "Capture a trace below." if read.is_live else "Capture a trace of its next run."
+    if run.is_seen:
+        todo = "Start its job with `tightship run`, and capture a trace."
     why = f"No steps were counted: start-up and work cannot be distinguished. {todo}"
     return html.Div([drawn, html.P(why, className="quiet")])
 
@@ -403,7 +421,7 @@ def _findings(rows: list[grid.Row], read: _Read) -> Node:
         return html.P(f"Nothing could be judged: {analyzed[0].reason}.", className="quiet")
     if analyzed:
         return html.P("Its traces were analyzed; no rule found anything to change.", className="quiet")
-    if not read.is_live:
+    if not read.is_live or read.run.is_seen:
         return html.P("No trace of it was analyzed, so no rule was applied.", className="quiet")
     return html.P("Nothing is known yet: findings come from a trace. Capture one below.", className="quiet")
 
@@ -422,6 +440,8 @@ def _finding_columns() -> list[grid.Column]:
 def _captures(view: View, read: _Read) -> Node:
     if read.captures:
         return capture_table.listing(read.captures, view.zone)
+    if read.run.is_seen:
+        return html.P("It cannot be captured: `tightship run` did not start it.", className="quiet")
     if read.is_live:
         return empty(
             "No trace has been captured.",

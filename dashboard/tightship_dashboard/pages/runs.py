@@ -211,7 +211,7 @@ def _parts(read: _Read) -> dict[str, Node]:
 
 def _states(read: _Read) -> list[RunState]:
     """Those that runs of the fleet may have."""
-    of_imports = (RunState.CANCELLED, RunState.TIMEOUT, RunState.OUT_OF_MEMORY, RunState.UNKNOWN)
+    of_imports = (RunState.CANCELLED, RunState.TIMEOUT, RunState.OUT_OF_MEMORY)
     unseen = (RunState.RUNNING,) if read.fleet else of_imports
     return [state for state in RunState if state not in unseen]
 

@@ -14,7 +14,7 @@ from tightship_platform.database import ids
 from tightship_platform.database.models import Capture, Run, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.units import format_ns, now_ns
-from tightship_platform.vocabulary import CaptureState, RunState
+from tightship_platform.vocabulary import CaptureState, RunSource, RunState
 from tightship_platform.wire import (
     MAX_CAPTURE_NS,
     MAX_ITERATIONS,
@@ -32,7 +32,7 @@ def request(session: Session, wanted: CaptureRequest, *, now: int | None = None)
     """Ask for one trace per rank of a live run. A second request waits for the first, and its `reason` says so.
 
     :raises NotFound: the target is neither a run nor a workflow.
-    :raises Conflict: the run is not running, or too many requests wait for it.
+    :raises Conflict: the run is not running, `tightship run` did not start it, or too many requests wait for it.
     :raises Invalid: the parameters are out of range.
     """
     now = now_ns() if now is None else now
@@ -41,6 +41,7 @@ def request(session: Session, wanted: CaptureRequest, *, now: int | None = None)
     run = resolve_run(session, wanted.target)
     if run.state != RunState.RUNNING:
         raise Conflict(f"Run {run.key} of {run.workflow.name!r} is {run.state}; only a running run can be captured")
+    refuse_seen(run)
     waiting = _pending(session, run)
     if len(waiting) >= MAX_WAITING:
         raise Conflict(f"{len(waiting)} captures of run {run.key} wait already; see `tightship captures`")
@@ -65,7 +66,7 @@ def request(session: Session, wanted: CaptureRequest, *, now: int | None = None)
 
 
 def resolve_run(session: Session, target: str) -> Run:
-    """The run of that id, or the newest live run of the workflow of that name, or else the run that the target, as a
+    """The run of that id, or the newest live run of the workflow of that name (one that was launched, if any), or else the run that the target, as a
     person gives it, means: see [Note: ids that people type] in `database.ids`.
 
     :raises NotFound: there is none; the hint names the live workflows.
@@ -77,7 +78,8 @@ def resolve_run(session: Session, target: str) -> Run:
     if run is not None:
         return run
     of_workflow = select(Run).join(Workflow).where(Workflow.name == target).order_by(Run.start_ns.desc(), Run.id.desc())
-    newest = session.scalar(of_workflow.where(Run.state == RunState.RUNNING.value).limit(1))
+    live = of_workflow.where(Run.state == RunState.RUNNING.value).limit(1)
+    newest = session.scalar(live.where(Run.source != RunSource.SEEN.value)) or session.scalar(live)
     if newest is not None:
         return newest
     ended = session.scalar(of_workflow.limit(1))
@@ -87,6 +89,18 @@ def resolve_run(session: Session, target: str) -> Run:
         return ids.find_one(session, ids.RUN, select(Run), target)
     except NotFound:
         raise NotFound("run or workflow", target, _live_hint(session)) from None
+
+
+def refuse_seen(run: Run) -> None:
+    """A run that only its agent saw has none of what captures and stacks need.
+
+    :raises Conflict: it is one; the line says how to start it.
+    """
+    if run.source == RunSource.SEEN:
+        raise Conflict(
+            f"Run {run.key} was not started by `tightship run`, so it can be neither captured nor asked for stacks; "
+            "start the job as `tightship run -- CMD`"
+        )
 
 
 def check_params(params: CaptureParams) -> CaptureParams:

@@ -12,7 +12,7 @@ from tightship_platform.database.audit import audit
 from tightship_platform.database.models import Capture, CaptureSchedule, Run, Workflow
 from tightship_platform.errors import Conflict, Invalid, NotFound
 from tightship_platform.units import NS_PER_S, format_ns, now_ns
-from tightship_platform.vocabulary import CaptureState, RunState
+from tightship_platform.vocabulary import CaptureState, RunSource, RunState
 from tightship_platform.wire import CaptureParams, CaptureRequest
 
 SCHEDULE = "schedule"
@@ -57,7 +57,7 @@ def request_scheduled_captures(session: Session, *, now: int | None = None) -> l
     due = (
         select(CaptureSchedule, Run)
         .join(Run, Run.workflow_id == CaptureSchedule.workflow_id)
-        .where(CaptureSchedule.enabled, Run.state == RunState.RUNNING.value)
+        .where(CaptureSchedule.enabled, Run.state == RunState.RUNNING.value, Run.source != RunSource.SEEN.value)
         .order_by(Run.id)
     )
     for schedule, run in session.execute(due).all():

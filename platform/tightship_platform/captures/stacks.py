@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from tightship_platform import validation
+from tightship_platform.captures.requests import refuse_seen
 from tightship_platform.database import ids
 from tightship_platform.database.locks import locked
 from tightship_platform.database.models import Run, StackDump
@@ -39,12 +40,13 @@ def ask(session: Session, key: str, *, by: str, native: bool = False, now: int |
 
     :raises NotFound: there is no such run.
     :raises Ambiguous: several ids of runs begin so.
-    :raises Conflict: it is not running.
+    :raises Conflict: it is not running, or `tightship run` did not start it.
     """
     now = now_ns() if now is None else now
     run = ids.find_one(session, ids.RUN, select(Run), key)
     if run.state != RunState.RUNNING:
         raise Conflict(f"Run {run.key} is {run.state}; only a running run has stacks")
+    refuse_seen(run)
     new = {"run_id": run.id, "requested_by": by, "requested_ns": now, "native": native, "processes": []}
     add_missing(session, StackDump, [new])
     [row] = locked(session, select(StackDump).where(StackDump.run_id == run.id))

@@ -28,12 +28,14 @@ from tightship_platform.vocabulary import Bucket, HostState, RunState
 def runs(items: Sequence[Run]) -> Listed:
     """Of each run how it ended and where its device time went."""
     named = [Column("NAME")] if any(item.name for item in items) else []
+    sourced = [Column("SOURCE")] if any(item.is_seen for item in items) else []
     columns = [
         Column("RUN", whole=True),
         *named,
         Column("WORKFLOW"),
         Column("TEAM", spare=2),
         Column("STATE", state=True),
+        *sourced,
         Column("STARTED", spare=2),
         Column("TOOK", right=True, spare=2),
         Column("STEPS", right=True, spare=2),
@@ -49,6 +51,7 @@ def runs(items: Sequence[Run]) -> Listed:
             item.workflow,
             item.team or "–",
             f"{item.state} ({item.exit_code})" if item.exit_code else item.state,
+            *([item.source] if sourced else []),
             clock(item.start_ns),
             format_elapsed(None if item.end_ns is None else item.end_ns - item.start_ns),
             "–" if item.steps is None or awaits_account(item) else item.steps,

@@ -32,6 +32,7 @@ ALL = 10_000
 COMMAND_SHOWN = 500
 """Longest part of a command, in characters."""
 COMMIT_SHOWN = 12
+SEEN_HINT = "its job can be captured when it is started as `tightship run -- CMD`"
 _LABEL_WIDTH = 10
 
 
@@ -110,8 +111,11 @@ def _print_captures(report: RunReport, console: Console) -> None:
 
     run = report.run
     if not report.captures:
-        live = run.state == RunState.RUNNING
-        hint = f"; take one with: tightship profile {run.run} --wait" if live else "; only a live run can be captured"
+        hint = "; only a live run can be captured"
+        if run.is_seen:
+            hint = f"; {SEEN_HINT}"
+        elif run.state == RunState.RUNNING:
+            hint = f"; take one with: tightship profile {run.run} --wait"
         _line(console, f"No capture{hint}")
         return
     _line(console, f"{plural(len(report.captures), 'capture')}:")
@@ -134,6 +138,7 @@ def _verdict(run: RunDetail) -> str:
         RunState.FINISHED.value: f"finished after {lasted}",
         RunState.FAILED.value: f"failed after {lasted}",
         RunState.LOST.value: f"lost after {format_ns(run.last_seen_ns - run.start_ns)}",
+        RunState.UNKNOWN.value: f"ended after {lasted}, how is not known",
     }.get(run.state, f"{run.state} after {lasted}")
     simulated = " (simulated)" if run.simulated else ""
     simulated += f" (imported: {run.fleet})" if run.fleet != LIVE else ""
@@ -147,6 +152,8 @@ def _facts(run: RunDetail) -> Iterator[tuple[str, str]]:
     by = f" by {run.user}" if run.user else ""
     on = f" on {run.host}" if run.host else ""
     yield "Started", f"{clock(run.start_ns)}{by}{on}"
+    if run.is_seen:
+        yield "Source", "seen by its host's agent; `tightship run` did not start it, so no steps are counted"
     if run.waiting_ns is not None:
         yield "Waited", f"{format_ns(run.waiting_ns)} in the scheduler's queue"
     if run.end_ns is not None:

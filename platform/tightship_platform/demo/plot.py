@@ -184,6 +184,7 @@ def _settings(folder: Path, port: int) -> Settings:
             "TIGHTSHIP_HOME": str(folder),
             "TIGHTSHIP_SERVER": f"http://127.0.0.1:{port}",
             "TIGHTSHIP_RUNTIME_DIR": str(load_settings().runtime_dir) + "-d",
+            "TIGHTSHIP_AGENT_RUNS": LAUNCHED_RUNS,
         }
     )
 
@@ -193,6 +194,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     env["TIGHTSHIP_HOME"] = str(settings.home)
     env["TIGHTSHIP_SERVER"] = settings.server
     env["TIGHTSHIP_RUNTIME_DIR"] = str(settings.runtime_dir)
+    env["TIGHTSHIP_AGENT_RUNS"] = settings.agent_runs
     return env
 
 

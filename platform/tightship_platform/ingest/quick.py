@@ -37,7 +37,7 @@ from tightship_platform.samples.retention import DAY_NS
 from tightship_platform.samples.rollups import FRESH_NS
 from tightship_platform.units import NS_PER_S
 from tightship_platform.validation import COUNT_MAX
-from tightship_platform.vocabulary import RunState
+from tightship_platform.vocabulary import RunSource, RunState
 from tightship_platform.wire import (
     Batch,
     BatchReceived,
@@ -270,7 +270,7 @@ def _lock(session: Session, host_ids: list[int], run_ids: list[int]) -> tuple[se
         rows = read(session, _LOCK, (host_ids, run_ids, RunState.RUNNING.value))
         return {row[0] for row in rows if row[1]}, {row[0]: (row[2], row[3]) for row in rows if not row[1]}
     begin_writing(session)
-    alive = Run.end_ns.is_(None), Run.state == RunState.RUNNING.value, Run.source != "agent"
+    alive = Run.end_ns.is_(None), Run.state == RunState.RUNNING.value, Run.source != RunSource.AGENT.value
     runs = select(Run.id, Run.host_name, Run.steps.is_not(None)).where(Run.id.in_(run_ids), *alive)
     hosts = session.scalars(select(Host.id).where(Host.id.in_(host_ids)))
     return set(hosts), {row[0]: (row[1], row[2]) for row in session.connection().execute(runs)}

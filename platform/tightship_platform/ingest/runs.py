@@ -24,17 +24,16 @@ from tightship_platform.ingest.steps import count_steps
 from tightship_platform.redaction import hide_in_command, hide_in_values
 from tightship_platform.samples.retention import is_removed
 from tightship_platform.units import NS_PER_S, now_ns, plural
-from tightship_platform.vocabulary import LIVE, RunState
+from tightship_platform.vocabulary import LIVE, RunSource, RunState
 from tightship_platform.wire import ERROR_MAX, NAME_MAX, RunRecord
 
 LOST_AFTER_NS = 120 * NS_PER_S
 """A run that nothing was heard of for this long, and that has no end record, is lost."""
 UNKNOWN_WORKFLOW = "unknown"
 """Holds runs that an agent saw and no launcher announced yet."""
+SEEN_ENDED = "its processes are gone; how they ended only a launcher learns"
 NO_TEAM = "no team"
 """In place of a team, before the name of a workflow that a team has already."""
-SOURCE_LAUNCH = "launch"
-SOURCE_AGENT = "agent"
 MAX_ARGUMENTS = 256
 ARGUMENT_MAX = 4096
 COMMAND_MAX = 65_536
@@ -44,7 +43,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBODY, now: int | None = None) -> str:
-    """Take a launcher's record of a start or an end; returns the run's key.
+    """Take a launcher's record of a start or an end, or an agent's of a run that it saw; returns the run's key.
 
     An end stays an end, whatever comes later and in whatever order. The first end record counts.
 
@@ -56,11 +55,12 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     now = now_ns() if now is None else now
     _check(record, now)
     check_host(session, record, reporter)
+    source = RunSource.SEEN if record.seen else RunSource.LAUNCH
     workflow = _workflow(session, record.workflow)
     values = {
         "key": record.run,
         "workflow_id": workflow.id,
-        "source": SOURCE_LAUNCH,
+        "source": source.value,
         "simulated": False,
         "host_name": record.host,
         "command": [],
@@ -78,7 +78,7 @@ def apply_run(session: Session, record: RunRecord, *, reporter: Reporter = ANYBO
     bind_run(session, run, record, reporter)
     workflow = _workflow_of(session, workflow, run.team, run.id)
     run.workflow_id = workflow.id
-    run.source = SOURCE_LAUNCH if run.source == SOURCE_AGENT else run.source
+    run.source = source.value if run.source == RunSource.AGENT else run.source
     if run.state == RunState.RUNNING:
         run.reason = None
     run.external_id = validation.optional_name("External id", record.external_id)
@@ -126,7 +126,7 @@ def runs_by_key(
             {
                 "key": key,
                 "workflow_id": workflow.id,
-                "source": SOURCE_AGENT,
+                "source": RunSource.AGENT.value,
                 "simulated": False,
                 "host_name": host,
                 "team": team,
@@ -145,9 +145,9 @@ def runs_by_key(
     for key in removed_runs.among(session, missing):  # the placeholder waited for the end of its removal
         session.delete(runs.pop(key))
     for key, run in runs.items():
-        if run.source == SOURCE_AGENT and run.host_name == host:
+        if run.source == RunSource.AGENT and run.host_name == host:
             run.start_ns = min(run.start_ns, first_seen[key])
-    return runs, [key for key, run in runs.items() if run.source == SOURCE_AGENT]
+    return runs, [key for key, run in runs.items() if run.source == RunSource.AGENT]
 
 
 def _known_and_removed(session: Session, keys: Collection[str]) -> tuple[set[str], set[str]]:
@@ -192,11 +192,12 @@ def close_lost_runs(session: Session, *, now: int | None = None) -> list[str]:
 
 def _end(session: Session, run: Run, end_ns: int, record: RunRecord, now: int) -> None:
     run.end_ns, run.exit_code = end_ns, record.exit_code
-    run.state = (RunState.FINISHED if record.exit_code == 0 else RunState.FAILED).value
+    ended = RunState.UNKNOWN if record.seen else RunState.FINISHED if record.exit_code == 0 else RunState.FAILED
+    run.state = ended.value
     if run.state == RunState.FAILED:
         run.error = validation.line(record.error or "", ERROR_MAX) or None
         run.oom_kills = record.oom_kills
-    run.reason = _why_failed(run)
+    run.reason = SEEN_ENDED if record.seen else _why_failed(run)
     close_allocations(session, run, now)
     session.flush()
     count_steps(session, [run])
@@ -262,7 +263,7 @@ def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bou
     if team is None and owner is None:
         return
     later = select(Run.id).where(
-        Run.workflow_id == workflow.id, Run.start_ns > record.start_ns, Run.source != SOURCE_AGENT
+        Run.workflow_id == workflow.id, Run.start_ns > record.start_ns, Run.source != RunSource.AGENT.value
     )
     is_newest = session.scalar(later.limit(1)) is None
     if team is not None and (is_newest or workflow.team is None):
@@ -291,6 +292,8 @@ def _check(record: RunRecord, now: int) -> None:
         validation.optional_name(what, value)
     if record.uid is not None:
         validation.count("uid", record.uid, most=2**32 - 1)
+    if record.seen and (record.uid is None or (record.exit_code, record.error) != (None, None)):
+        raise Invalid("seen", record.seen, "false, or a uid and neither exit_code nor error: an agent sees no more")
     validation.optional_name("External id", record.external_id)
     if record.git_commit is not None and not _COMMIT.fullmatch(record.git_commit):
         raise Invalid("git_commit", record.git_commit, "40 or 64 hexadecimal digits")

@@ -53,7 +53,6 @@ def get_run(session: Session, key: str) -> RunDetail:
     return RunDetail(
         **vars(_with_devices(session, [run])[0]),
         command=run.command,
-        source=run.source,
         ranks=decode(list[RunRank], run.ranks, f"Ranks of run {run.key}"),
         error=run.error,
         oom_kills=run.oom_kills,
@@ -148,6 +147,7 @@ def _run(run: models.Run, devices: list[Device], allocated_ns: int, account: dic
         account=account,
         accounted_ns=None if account is None else run.accounted_ns,
         simulated=run.simulated,
+        source=run.source,
         host=run.host_name,
         user=run.user_name,
         labels=run.labels,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tightship_platform.results.host import Device
+from tightship_platform.vocabulary import RunSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class Run:
     owner: str | None
     """Owner of the workflow; null: none was given."""
     state: str
-    """`running`, `finished`, `failed` or `lost`; of an imported fleet also `cancelled`, `timeout`, `out_of_memory` or
-    `unknown`."""
+    """`running`, `finished`, `failed` or `lost`; `unknown`: it ended, and how is not known; of an imported fleet also
+    `cancelled`, `timeout` or `out_of_memory`."""
     reason: str | None
     """Why it failed or was lost; null where nothing is known or nothing went wrong."""
     exit_code: int | None
@@ -66,6 +67,14 @@ class Run:
     """What somebody called it with `tightship runs rename`; null: nothing."""
     waiting_ns: int | None = None
     """How long it waited in a scheduler's queue before it started; null: not known."""
+    source: str = RunSource.LAUNCH.value
+    """`launch`: `tightship run` started it; `agent`: the same, and so far only its agent has reported it; `seen`: its
+    agent found it, started otherwise, so it has no steps and no captures; or `import:<format>`."""
+
+    @property
+    def is_seen(self) -> bool:
+        """Its agent found it, and `tightship run` did not start it."""
+        return self.source == RunSource.SEEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +111,6 @@ class RunDetail(Run):
 
     command: list[str]
     """The command that was launched; empty: nobody reported it."""
-    source: str
-    """`launch`, `agent` where only an agent has reported it so far, or `import:<format>`."""
     fleet: str
     """`live`, or the name of the imported fleet that it is of."""
     ranks: list[RunRank]

@@ -16,7 +16,7 @@ from waiting import wait_for
 from tightship_collectors.jobs import attribution as attribution_module
 from tightship_collectors.jobs import ranks
 from tightship_collectors.jobs.attribution import MAX_REFUSALS_REPORTED, MAX_RUNS, MAX_RUNS_PER_USER, Attribution
-from tightship_collectors.jobs.processes import YOUNG_S, ProcessTable
+from tightship_collectors.jobs.processes import WATCHED_S, ProcessTable
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
 
@@ -116,7 +116,7 @@ def test_a_process_that_becomes_another_program_is_read_again(
     attribution = Attribution(runtime_dir, table=table)
     assert attribution.update() == []
     # Long known and not young any more: only its turn brings it back.
-    table._known[job.pid].seen_s -= 2 * YOUNG_S
+    table._known[job.pid].seen_s -= 2 * WATCHED_S
     assert job.stdin is not None
     job.stdin.write("\n")
     job.stdin.flush()
@@ -317,7 +317,7 @@ def test_every_process_has_its_turn(proc: FakeProc) -> None:
     table = ProcessTable(proc.root)
     table.scan()
     for known in table._known.values():
-        known.seen_s -= 2 * YOUNG_S
+        known.seen_s -= 2 * WATCHED_S
     proc.put(1299, environ_at=8192, env=CLAIM)  # it became another program
     looks = next(n for n in itertools.count(1) if table.scan())
     assert 1 <= looks <= 7  # 300 processes, 64 in each scan

@@ -72,7 +72,7 @@ class Run(Base):
     cuda_version: Mapped[str | None] = mapped_column(String(64))
     driver_version: Mapped[str | None] = mapped_column(String(64))
     source: Mapped[str] = mapped_column(String(40), default="launch")
-    """`launch`, or `import:<format>`."""
+    """A `RunSource`, or `import:<format>`."""
     simulated: Mapped[bool] = mapped_column(Boolean, default=False)
     fleet_id: Mapped[int | None] = mapped_column(BigInteger)
     """The imported fleet that it is of; null: the live one."""
