@@ -37,6 +37,7 @@ class Installation:
         self.variables = {
             "TIGHTSHIP_HOME": str(self.home),
             "TIGHTSHIP_RUNTIME_DIR": str(self.runtime),
+            "TIGHTSHIP_AGENT_RUNS": "launched",
             "TIGHTSHIP_TOKEN": TOKEN,
             "TIGHTSHIP_SERVER": f"http://127.0.0.1:{self.port}",
         }

@@ -35,6 +35,7 @@ def test_the_guide_leads_from_nothing_to_a_fleet(
     database = make_database_url("postgres").replace("+psycopg", "")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TIGHTSHIP_")}
     environ |= {"HOME": str(tmp_path), "TIGHTSHIP_RUNTIME_DIR": str(runtime), "CUDA_VISIBLE_DEVICES": ""}
+    environ["TIGHTSHIP_AGENT_RUNS"] = "launched"
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
     folders = {SERVER: tmp_path / "server", GPU_HOST: tmp_path / "gpu", USER: tmp_path / "user"}
     client = f"TIGHTSHIP_SERVER={server} TIGHTSHIP_CA_FILE={folders[GPU_HOST]}/ca.pem TIGHTSHIP_HOST_NAME=gpu17"

@@ -87,4 +87,5 @@ def test_nothing_of_the_caller_is_seen() -> None:
         "TIGHTSHIP_HOME",
         "TIGHTSHIP_RUNTIME_DIR",
         "TIGHTSHIP_SERVER",
+        "TIGHTSHIP_AGENT_RUNS",
     }

@@ -77,6 +77,7 @@ class Upgrade:
         self.variables = {
             "TIGHTSHIP_HOME": str(home),
             "TIGHTSHIP_RUNTIME_DIR": str(self.runtime),
+            "TIGHTSHIP_AGENT_RUNS": "launched",
             "TIGHTSHIP_DATABASE_URL": urls[0],
             "TIGHTSHIP_BROKER_URL": urls[1],
             "TIGHTSHIP_TOKEN": TOKEN,

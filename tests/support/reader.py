@@ -58,6 +58,7 @@ class Reader:
             "TIGHTSHIP_HOME": str(folder / "home"),
             "TIGHTSHIP_SERVER": f"http://127.0.0.1:{self.port}",
             "TIGHTSHIP_RUNTIME_DIR": str(self.runtime),
+            "TIGHTSHIP_AGENT_RUNS": "launched",
             "TIGHTSHIP_HOST_NAME": "gpu17",
             "USER": getpass.getuser(),
             "CUDA_VISIBLE_DEVICES": "",

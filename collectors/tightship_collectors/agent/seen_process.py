@@ -1,4 +1,4 @@
-"""What is known of a process that no launcher of ours started: its job, its command, and whether it only launches others.
+"""What is known of a process that `tightship run` did not start: its job, its command, whether it only starts others.
 
 Its command and its environment are what its user wrote: they name a run and join processes of that user, no more. What
 the kernel says (user, parent, process group, control group) goes before them.
@@ -23,6 +23,7 @@ MAX_ENVIRON_BYTES = 1024 * 1024
 MAX_COMMAND_BYTES = 256 * 1024
 MAX_CGROUP_BYTES = 16 * 1024
 MAX_MAPS_BYTES = 8 * 1024 * 1024
+MAX_STEP = 40
 MAX_ELDERS = 16
 """Ancestors that are looked at for whoever launched a rank."""
 
@@ -30,7 +31,7 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK")
 LAUNCHERS = frozenset(
     {
         *("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "deepspeed.launcher.runner"),
-        *("deepspeed.launcher.launch", "accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+        *("deepspeed.launcher.launch", "accelerate", "accelerate.commands.launch"),
         *("tightship", "tightship_platform", "horovodrun", "mpirun", "mpiexec", "srun", "raylet"),
         *("jupyter-lab", "jupyter-notebook", "jupyter-server", "jupyterhub", "jupyterhub-singleuser", "jupyterlab"),
     }
@@ -45,8 +46,6 @@ _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _SLURM_CGROUP = re.compile(r"/job_(\d{1,20})(?:/step_([0-9A-Za-z_+.-]{1,40}))?(?:/|$)", re.MULTILINE)
 _POD_CGROUP = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-_SLURM_ID = re.compile(r"[0-9_]{1,40}", re.ASCII)
-_SLURM_STEP = re.compile(r"[0-9A-Za-z_.+-]{1,40}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class Job:
     """What the scheduler, or a rendezvous, calls the job of a process."""
 
     kind: str
-    """`slurm` or `pod`; empty: it is in neither."""
+    """`slurm` or `pod`, by its control group; `job`, by its environment; empty: by neither."""
     id: str = ""
     external_id: str | None = None
 
@@ -96,17 +95,11 @@ def job_of(cgroup: str, environ: Mapping[str, str]) -> Job:
     if pod is not None:
         uid = pod[1].replace("_", "-")
         return Job(kind="pod", id=uid, external_id=f"pod/{uid}")
-    job = environ_id(environ)
-    if job is not None:
-        step = environ.get("SLURM_STEP_ID", "")
-        return Job(kind="slurm", id=f"{job}.{step if _SLURM_STEP.fullmatch(step) else ''}", external_id=job)
-    return Job(kind="", external_id=naming.external_id_of(environ))
-
-
-def environ_id(environ: Mapping[str, str]) -> str | None:
-    """The Slurm job that an environment names."""
-    job = environ.get("SLURM_JOB_ID", "")
-    return job if _SLURM_ID.fullmatch(job) else None
+    job = naming.external_id_of(environ)
+    if job is None:
+        return Job(kind="")
+    step = validation.line(environ.get("SLURM_STEP_ID", ""), MAX_STEP)
+    return Job(kind="job", id=f"{job}.{step}", external_id=job)
 
 
 def cgroup_of(table: ProcessTable, pid: int) -> str:
@@ -138,7 +131,7 @@ def is_multiprocessing(command: Sequence[str]) -> bool:
 def workflow_name(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """The scheduler's name of the job, or else the script's, as `tightship run` names it."""
     name = validation.line(environ.get("SLURM_JOB_NAME", ""), NAME_MAX)
-    if name and name not in NO_JOB_NAMES and environ_id(environ) is not None:
+    if name and name not in NO_JOB_NAMES:
         return name
     return naming.workflow_of(command) if command else "unnamed"
 

@@ -309,9 +309,7 @@ class SeenRuns:
         else:
             self._beyond[pid] = known.ticks, uid
 
-    def _job_key(
-        self, pid: int, known: Known, uid: int, job: about.Job, environ: Mapping[str, str]
-    ) -> tuple[str, ...]:
+    def _job_key(self, pid: int, known: Known, uid: int, job: about.Job, environ: Mapping[str, str]) -> tuple[str, ...]:
         """What all processes of the job have in common, besides their user."""
         if job.kind:
             return job.kind, job.id

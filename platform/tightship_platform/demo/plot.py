@@ -34,7 +34,7 @@ from tightship_platform.results.demo import DemoResult
 from tightship_platform.results.finding import Finding
 from tightship_platform.results.opportunity import Opportunity
 from tightship_platform.results.run import Run, RunDetail
-from tightship_platform.settings import DEFAULT_PORT, Settings, load_settings
+from tightship_platform.settings import DEFAULT_PORT, LAUNCHED_RUNS, Settings, load_settings
 from tightship_platform.units import plural
 from tightship_platform.vocabulary import CaptureState
 from tightship_platform.wire import CaptureParams, CaptureRequest

@@ -46,8 +46,9 @@ def bind_run(session: Session, run: Run, record: RunRecord, reporter: Reporter) 
             f"Run {run.key} is of the user with number {run.uid}, so a record of number {record.uid} is refused"
         )
     if run.source != RunSource.AGENT and record.seen != (run.source == RunSource.SEEN):
-        of, sent = ("an agent", "a launcher") if run.source == RunSource.SEEN else ("a launcher", "an agent that saw it")
-        raise Conflict(f"Run {run.key} is reported by {of}, so a record of {sent} is refused")
+        seen, launched = "an agent that saw it", "a launcher"
+        known, sent = (launched, seen) if record.seen else (seen, launched)
+        raise Conflict(f"Run {run.key} is reported by {known}, so a record of {sent} is refused")
     # What the agent knows from the kernel goes before what a launcher said of itself.
     agent_tells = record.uid is not None and run.uid is None
     if None not in (run.user_name, user) and run.user_name != user and not agent_tells:

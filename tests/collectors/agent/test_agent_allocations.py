@@ -13,7 +13,7 @@ import pytest
 from tightship_collectors.jobs.allocations import Allocations
 from tightship_collectors.jobs.attribution import Attribution, LocalRun
 from tightship_collectors.jobs.live_run import HostRun
-from tightship_collectors.jobs.processes import Claim, Process
+from tightship_collectors.jobs.processes import Process
 from tightship_collectors.sources.base import DeviceProcess
 from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
@@ -25,9 +25,8 @@ GPUS = [DeviceRecord(uuid=f"GPU-{n}", kind="gpu", name="x") for n in range(2)]
 
 
 def local_run(key: str, *pids: int, cpu: int = 0, start_ns: int = 5 * SECOND, private: int | None = 1000) -> LocalRun:
-    where = Claim(run=key, run_dir=Path("/x"))
     processes = tuple(
-        Process(pid=pid, uid=1, start_ns=start_ns, claim=where, cpu_ticks=cpu, private_bytes=private) for pid in pids
+        Process(pid=pid, uid=1, start_ns=start_ns, cpu_ticks=cpu, private_bytes=private) for pid in pids
     )
     view = HostRun(run=key, run_dir=Path("/x"), uid=1, pids=pids, ranks=(), start_ns=start_ns)
     return LocalRun(view=view, processes=processes, external_id=None)

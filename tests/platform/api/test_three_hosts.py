@@ -121,6 +121,7 @@ def start(stack: ExitStack, env: Any, host: Any, tokens: dict[str, str], user: s
     environ = env.environ | {
         "TIGHTSHIP_HOME": str(home),
         "TIGHTSHIP_RUNTIME_DIR": str(runtime),
+        "TIGHTSHIP_AGENT_RUNS": "launched",
         "TIGHTSHIP_HOST_NAME": host.name,
         "TIGHTSHIP_SERVER": served.url.replace("127.0.0.1", host.gateway),
     }
