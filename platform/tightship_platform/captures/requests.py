@@ -66,7 +66,7 @@ def request(session: Session, wanted: CaptureRequest, *, now: int | None = None)
 
 
 def resolve_run(session: Session, target: str) -> Run:
-    """The run of that id, or the newest live run of the workflow of that name, one that was launched if there is any, or
+    """The run of that id, or the newest live run of the workflow of that name (a launched one where there is any), or
     else the run that the target, as a person gives it, means: see [Note: ids that people type] in `database.ids`.
 
     :raises NotFound: there is none; the hint names the live workflows.

@@ -25,9 +25,7 @@ GPUS = [DeviceRecord(uuid=f"GPU-{n}", kind="gpu", name="x") for n in range(2)]
 
 
 def local_run(key: str, *pids: int, cpu: int = 0, start_ns: int = 5 * SECOND, private: int | None = 1000) -> LocalRun:
-    processes = tuple(
-        Process(pid=pid, uid=1, start_ns=start_ns, cpu_ticks=cpu, private_bytes=private) for pid in pids
-    )
+    processes = tuple(Process(pid=pid, uid=1, start_ns=start_ns, cpu_ticks=cpu, private_bytes=private) for pid in pids)
     view = HostRun(run=key, run_dir=Path("/x"), uid=1, pids=pids, ranks=(), start_ns=start_ns)
     return LocalRun(view=view, processes=processes, external_id=None)
 

@@ -56,7 +56,19 @@ class Host:
         folder = self.proc / str(pid)
         folder.mkdir(exist_ok=True)
         start = int((self.boot_s - age_s) * HERTZ)
-        fields = ["S", parent, group or pid, pid, *[0] * 7, int(cpu_s * HERTZ), 0, *[0] * 6, start, *[0] * 25, 4096 + pid]
+        fields = [
+            "S",
+            parent,
+            group or pid,
+            pid,
+            *[0] * 7,
+            int(cpu_s * HERTZ),
+            0,
+            *[0] * 6,
+            start,
+            *[0] * 25,
+            4096 + pid,
+        ]
         fields += [0] * (52 - len(fields))
         # state is the third field of the file; what follows it is counted from there.
         fields[19], fields[47] = start, 4096 + pid
