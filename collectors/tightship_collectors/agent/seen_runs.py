@@ -70,7 +70,8 @@ class _Live:
     job: list[str]
     uid: int
     pids: dict[int, int] = field(default_factory=dict)
-    """Process → its start."""
+    """Process → its start, in ticks since boot."""
+    processes: dict[int, Process] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +137,10 @@ class SeenRuns:
         """
         tick = SeenTick()
         self._forget()
-        self._adopt(self._table.others())
+        others = self._table.others()
+        self._adopt(others)
         self._waiting = 0
-        found = self._computing() if holding is None else self._holding({process.pid for process in holding})
+        found = self._computing(others) if holding is None else self._holding({process.pid for process in holding})
         candidates = sorted(found, key=lambda one: (one[1].ticks, one[0]))
         self._waiting += max(0, len(candidates) - MAX_NEW)
         for pid, known in candidates[:MAX_NEW]:
@@ -191,10 +193,11 @@ class SeenRuns:
             if record.host != self._host:
                 continue  # another name of this host: the server would refuse it
             pids = {int(pid): ticks for pid, ticks in kept.processes.items() if pid.isascii() and pid.isdigit()}
-            there = {pid: ticks for pid, ticks in pids.items() if self._is_there(pid, ticks)}
+            there = [pid for pid, ticks in pids.items() if self._is_there(pid, ticks)]
             if there and kept.boot_id == self._boot_id and record.uid is not None:
-                self._runs[record.run] = _Live(record=record, job=kept.job, uid=record.uid, pids=there)
-                self._run_of.update(dict.fromkeys(there, record.run))
+                run = self._runs[record.run] = _Live(record=record, job=kept.job, uid=record.uid)
+                for pid in there:
+                    self._rejoin(run, pid)
             else:
                 ended.append(replace(record, end_ns=max(record.start_ns, alive_ns or 0)))
         self._adopt(self._table.all_others())
@@ -205,8 +208,7 @@ class SeenRuns:
     def _forget(self) -> None:
         for run in self._runs.values():
             for pid in [pid for pid, ticks in run.pids.items() if not self._is_there(pid, ticks)]:
-                del run.pids[pid]
-                del self._run_of[pid]
+                del run.pids[pid], run.processes[pid], self._run_of[pid]
         for pids in (self._ruled_out, self._hidden, self._strangers):
             for pid in [pid for pid, ticks in pids.items() if not self._is_there(pid, ticks)]:
                 del pids[pid]
@@ -222,6 +224,8 @@ class SeenRuns:
 
     def _adopt(self, processes: Iterable[tuple[int, Known]]) -> None:
         """What a process of a run starts is of that run, where it is of the same user."""
+        if not self._run_of:
+            return
         for pid, known in processes:
             key = self._run_of.get(known.parent)
             if key is None or pid in self._run_of or self._strangers.get(pid) == known.ticks:
@@ -234,13 +238,22 @@ class SeenRuns:
 
     def _join(self, run: _Live, pid: int, known: Known) -> None:
         run.pids[pid] = known.ticks
+        run.processes[pid] = self._table.measured(pid, known, run.uid)
         self._run_of[pid] = run.record.run
         self._use.pop(pid, None)
 
+    def _rejoin(self, run: _Live, pid: int) -> None:
+        known = self._table.other(pid)
+        if known is not None:
+            self._join(run, pid, known)
+
     def _holder(self, run: _Live) -> SeenHolder:
-        known = ((pid, self._table.other(pid)) for pid in run.pids)
-        processes = [self._table.measured(pid, one, run.uid) for pid, one in known if one is not None]
-        return SeenHolder(run=run.record.run, start_ns=run.record.start_ns, processes=tuple(processes))
+        for pid in run.pids:
+            known, process = self._table.other(pid), run.processes.get(pid)
+            if known is not None and process is not None:
+                self._table.measure(process, known)
+        processes = tuple(run.processes.values())
+        return SeenHolder(run=run.record.run, start_ns=run.record.start_ns, processes=processes)
 
     def _ended(self, key: str, time_ns: int) -> RunRecord:
         record = self._runs.pop(key).record
@@ -255,13 +268,16 @@ class SeenRuns:
             if known is not None and self._may_be(pid, known) and self._table.age_s(known) >= YOUNG_S:
                 yield pid, known
 
-    def _computing(self) -> Iterator[tuple[int, Known]]:
+    def _computing(self, others: Iterable[tuple[int, Known]]) -> Iterator[tuple[int, Known]]:
         mappings = 0
-        for pid, known in self._table.others():
-            if not self._may_be(pid, known):
+        for pid, known in others:
+            use = self._use.get(pid)
+            if use is None or use.ticks != known.ticks:
+                use = self._use[pid] = _Use(known.ticks, 0, 0.0, 0.0)
+            if known.cpu_ticks == use.used_ticks:  # nearly all of them
                 continue
-            use = self._used(pid, known)
-            if use.credit_s < max(IMPORT_S, 2 * use.looked_s):
+            self._count(use, known)
+            if use.credit_s < max(IMPORT_S, 2 * use.looked_s) or not self._may_be(pid, known):
                 continue
             if mappings == MAX_NEW:
                 self._waiting += 1
@@ -275,15 +291,11 @@ class SeenRuns:
         is_judged = ticks in (self._ruled_out.get(pid), self._hidden.get(pid), self._beyond.get(pid, (None,))[0])
         return pid not in self._run_of and not is_judged
 
-    def _used(self, pid: int, known: Known) -> _Use:
+    def _count(self, use: _Use, known: Known) -> None:
         age_s = self._table.age_s(known)
-        use = self._use.get(pid)
-        if use is None or use.ticks != known.ticks:
-            use = self._use[pid] = _Use(known.ticks, 0, 0.0, 0.0)
         used_s = (known.cpu_ticks - use.used_ticks) / self._hertz
         use.credit_s = max(0.0, use.credit_s + used_s - IDLE_FRAC * (age_s - use.at_s))
         use.used_ticks, use.at_s = known.cpu_ticks, age_s
-        return use
 
     def _take(self, pid: int, known: Known, tick: SeenTick) -> None:
         """Look into a process that holds a device; it joins a run, begins one, or is none."""
