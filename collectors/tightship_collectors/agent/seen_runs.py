@@ -4,7 +4,7 @@
 A job is a process that holds a device, its descendants, and whatever else of the same user the same job holds: by Slurm
 job and step, or pod; ranks by whoever launched them; else by process group. Never across users. On a host with
 accelerators the driver says who holds one. On a host without, a process holds the processor that has loaded torch and
-computes: IMPORT_S of processor time more than IDLE_FRAC of its life. The list of its mappings is read at that moment,
+computes (`seen_use`): IMPORT_S of processor time more than IDLE_FRAC of its life. Its mappings are read at that moment,
 and again only when the time has doubled. A process that claims a run of `tightship run`, rightly or not, is left alone,
 and so is one whose environment may not be read: it might claim one.
 
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tightship_collectors.agent import seen_process as about
+from tightship_collectors.agent.seen_use import Computing
 from tightship_collectors.jobs.processes import Known, Process, ProcessTable
 from tightship_collectors.launch import naming
 from tightship_collectors.sources.base import OK, DeviceProcess
@@ -30,10 +31,6 @@ from tightship_platform.wire import RunRecord, SourceState
 
 LOG = logging.getLogger(__name__)
 
-IMPORT_S = 4.0
-"""Processor time that a process uses before it counts as computing; to import torch takes 2 to 3 s."""
-IDLE_FRAC = 0.05
-"""Share of a core that a process may use without computing: a notebook that waits, a server."""
 YOUNG_S = 3.0
 """A process that holds an accelerator is no run before it is so old: it may only have looked whether there is one."""
 MAX_NEW = 16
@@ -43,8 +40,6 @@ MAX_RUNS_PER_USER = 64
 """Live runs of a host, and of a user on it, that are reported; more are left alone, and counted."""
 MAX_PROCESSES = 2048
 """Processes of one run that are followed."""
-TIDIED_EVERY = 60
-"""Looks after which what is known of processes that are gone is forgotten."""
 MAX_KEPT = 64
 """Processes of a run that the state on disk names, the oldest."""
 
@@ -83,19 +78,6 @@ class SeenHolder:
     processes: tuple[Process, ...]
 
 
-@dataclass(slots=True)
-class _Use:
-    """How much a process computes."""
-
-    ticks: int
-    used_ticks: int
-    at_s: float
-    credit_s: float
-    """Processor time beyond IDLE_FRAC; never below 0."""
-    looked_s: float = 0.0
-    """`credit_s` when its mappings were read last; 0: never."""
-
-
 @dataclass(kw_only=True)
 class SeenTick:
     """What one look yields."""
@@ -115,15 +97,13 @@ class SeenRuns:
         self._table = table
         self._host = host
         self._boot_id = boot_id
-        self._hertz = hertz
         self._runs: dict[str, _Live] = {}
         self._run_of: dict[int, str] = {}
-        self._use: dict[int, _Use] = {}
+        self._computing = Computing(table, hertz)
         self._ruled_out: dict[int, int] = {}
         """Process that is none, whatever it does → its start."""
         self._strangers: dict[int, int] = {}
         """Process of another user that a run has started → its start."""
-        self._looks = 0
         self._waiting = 0
         self._beyond: dict[int, tuple[int, int]] = {}
         """Process for whose run there is no room → its start, its user."""
@@ -140,7 +120,10 @@ class SeenRuns:
         others = self._table.others()
         self._adopt(others)
         self._waiting = 0
-        found = self._computing(others) if holding is None else self._holding({process.pid for process in holding})
+        if holding is None:
+            found, self._waiting = self._computing.look(others, self._may_be, MAX_NEW)
+        else:
+            found = list(self._holding({process.pid for process in holding}))
         candidates = sorted(found, key=lambda one: (one[1].ticks, one[0]))
         self._waiting += max(0, len(candidates) - MAX_NEW)
         for pid, known in candidates[:MAX_NEW]:
@@ -212,9 +195,6 @@ class SeenRuns:
         for pids in (self._ruled_out, self._hidden, self._strangers):
             for pid in [pid for pid, ticks in pids.items() if not self._is_there(pid, ticks)]:
                 del pids[pid]
-        self._looks += 1
-        if self._looks % TIDIED_EVERY == 0:
-            self._use = {pid: use for pid, use in self._use.items() if self._is_there(pid, use.ticks)}
         for pid in [pid for pid, (ticks, _) in self._beyond.items() if not self._is_there(pid, ticks)]:
             del self._beyond[pid]
 
@@ -240,7 +220,6 @@ class SeenRuns:
         run.pids[pid] = known.ticks
         run.processes[pid] = self._table.measured(pid, known, run.uid)
         self._run_of[pid] = run.record.run
-        self._use.pop(pid, None)
 
     def _rejoin(self, run: _Live, pid: int) -> None:
         known = self._table.other(pid)
@@ -268,34 +247,10 @@ class SeenRuns:
             if known is not None and self._may_be(pid, known) and self._table.age_s(known) >= YOUNG_S:
                 yield pid, known
 
-    def _computing(self, others: Iterable[tuple[int, Known]]) -> Iterator[tuple[int, Known]]:
-        mappings = 0
-        for pid, known in others:
-            use = self._use.get(pid)
-            if use is None or use.ticks != known.ticks:
-                use = self._use[pid] = _Use(known.ticks, 0, 0.0, 0.0)
-            if known.cpu_ticks == use.used_ticks:  # nearly all of them
-                continue
-            self._count(use, known)
-            if use.credit_s < max(IMPORT_S, 2 * use.looked_s) or not self._may_be(pid, known):
-                continue
-            if mappings == MAX_NEW:
-                self._waiting += 1
-                continue
-            mappings, use.looked_s = mappings + 1, use.credit_s
-            if about.loads_torch(self._table, pid):
-                yield pid, known
-
     def _may_be(self, pid: int, known: Known) -> bool:
         ticks = known.ticks
         is_judged = ticks in (self._ruled_out.get(pid), self._hidden.get(pid), self._beyond.get(pid, (None,))[0])
         return pid not in self._run_of and not is_judged
-
-    def _count(self, use: _Use, known: Known) -> None:
-        age_s = self._table.age_s(known)
-        used_s = (known.cpu_ticks - use.used_ticks) / self._hertz
-        use.credit_s = max(0.0, use.credit_s + used_s - IDLE_FRAC * (age_s - use.at_s))
-        use.used_ticks, use.at_s = known.cpu_ticks, age_s
 
     def _take(self, pid: int, known: Known, tick: SeenTick) -> None:
         """Look into a process that holds a device; it joins a run, begins one, or is none."""

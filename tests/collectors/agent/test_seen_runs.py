@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tightship_collectors.agent import seen_runs
+from tightship_collectors.agent import seen_runs, seen_use
 from tightship_collectors.agent.seen_runs import MAX_NEW, MAX_RUNS_PER_USER, SeenRuns
 from tightship_collectors.agent.state import AgentState, load_state, save_state
 from tightship_collectors.jobs.processes import ProcessTable
@@ -210,8 +210,8 @@ def test_mappings_are_read_once_until_the_processor_time_has_doubled(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    loads_torch = seen_runs.about.loads_torch
-    monkeypatch.setattr(seen_runs.about, "loads_torch", lambda table, pid: read.append(pid) or loads_torch(table, pid))
+    loads_torch = seen_use.about.loads_torch
+    monkeypatch.setattr(seen_use.about, "loads_torch", lambda table, pid: read.append(pid) or loads_torch(table, pid))
     host.process(70, maps="", cpu_s=50)
     for cpu_s, times in ((50, 1), (60, 1), (80, 1), (100, 2), (120, 2)):
         host.process(70, maps=TORCH if cpu_s == 100 else "", cpu_s=cpu_s)
