@@ -4,7 +4,7 @@
 A job is a process that holds a device, its descendants, and whatever else of the same user the same job holds: by Slurm
 job and step, or pod; ranks by whoever launched them; else by process group. Never across users. On a host with
 accelerators the driver says who holds one. On a host without, a process holds the processor that has loaded torch and
-computes: IMPORT_S of processor time more than IDLE_FRAC of its life. The list of its mappings is read at that moment,
+computes (`seen_use`): IMPORT_S of processor time more than IDLE_FRAC of its life. Its mappings are read at that moment,
 and again only when the time has doubled. A process that claims a run of `tightship run`, rightly or not, is left alone,
 and so is one whose environment may not be read: it might claim one.
 
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tightship_collectors.agent import seen_process as about
+from tightship_collectors.agent.seen_use import Computing
 from tightship_collectors.jobs.processes import Known, Process, ProcessTable
 from tightship_collectors.launch import naming
 from tightship_collectors.sources.base import OK, DeviceProcess
@@ -30,10 +31,6 @@ from tightship_platform.wire import RunRecord, SourceState
 
 LOG = logging.getLogger(__name__)
 
-IMPORT_S = 4.0
-"""Processor time that a process uses before it counts as computing; to import torch takes 2 to 3 s."""
-IDLE_FRAC = 0.05
-"""Share of a core that a process may use without computing: a notebook that waits, a server."""
 YOUNG_S = 3.0
 """A process that holds an accelerator is no run before it is so old: it may only have looked whether there is one."""
 MAX_NEW = 16
@@ -43,8 +40,6 @@ MAX_RUNS_PER_USER = 64
 """Live runs of a host, and of a user on it, that are reported; more are left alone, and counted."""
 MAX_PROCESSES = 2048
 """Processes of one run that are followed."""
-TIDIED_EVERY = 60
-"""Looks after which what is known of processes that are gone is forgotten."""
 MAX_KEPT = 64
 """Processes of a run that the state on disk names, the oldest."""
 
@@ -70,7 +65,8 @@ class _Live:
     job: list[str]
     uid: int
     pids: dict[int, int] = field(default_factory=dict)
-    """Process → its start."""
+    """Process → its start, in ticks since boot."""
+    processes: dict[int, Process] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +76,6 @@ class SeenHolder:
     run: str
     start_ns: int
     processes: tuple[Process, ...]
-
-
-@dataclass(slots=True)
-class _Use:
-    """How much a process computes."""
-
-    ticks: int
-    used_ticks: int
-    at_s: float
-    credit_s: float
-    """Processor time beyond IDLE_FRAC; never below 0."""
-    looked_s: float = 0.0
-    """`credit_s` when its mappings were read last; 0: never."""
 
 
 @dataclass(kw_only=True)
@@ -114,15 +97,13 @@ class SeenRuns:
         self._table = table
         self._host = host
         self._boot_id = boot_id
-        self._hertz = hertz
         self._runs: dict[str, _Live] = {}
         self._run_of: dict[int, str] = {}
-        self._use: dict[int, _Use] = {}
+        self._computing = Computing(table, hertz)
         self._ruled_out: dict[int, int] = {}
         """Process that is none, whatever it does → its start."""
         self._strangers: dict[int, int] = {}
         """Process of another user that a run has started → its start."""
-        self._looks = 0
         self._waiting = 0
         self._beyond: dict[int, tuple[int, int]] = {}
         """Process for whose run there is no room → its start, its user."""
@@ -136,9 +117,13 @@ class SeenRuns:
         """
         tick = SeenTick()
         self._forget()
-        self._adopt(self._table.others())
+        others = self._table.others()
+        self._adopt(others)
         self._waiting = 0
-        found = self._computing() if holding is None else self._holding({process.pid for process in holding})
+        if holding is None:
+            found, self._waiting = self._computing.look(others, self._may_be, MAX_NEW)
+        else:
+            found = list(self._holding({process.pid for process in holding}))
         candidates = sorted(found, key=lambda one: (one[1].ticks, one[0]))
         self._waiting += max(0, len(candidates) - MAX_NEW)
         for pid, known in candidates[:MAX_NEW]:
@@ -191,10 +176,11 @@ class SeenRuns:
             if record.host != self._host:
                 continue  # another name of this host: the server would refuse it
             pids = {int(pid): ticks for pid, ticks in kept.processes.items() if pid.isascii() and pid.isdigit()}
-            there = {pid: ticks for pid, ticks in pids.items() if self._is_there(pid, ticks)}
+            there = [pid for pid, ticks in pids.items() if self._is_there(pid, ticks)]
             if there and kept.boot_id == self._boot_id and record.uid is not None:
-                self._runs[record.run] = _Live(record=record, job=kept.job, uid=record.uid, pids=there)
-                self._run_of.update(dict.fromkeys(there, record.run))
+                run = self._runs[record.run] = _Live(record=record, job=kept.job, uid=record.uid)
+                for pid in there:
+                    self._rejoin(run, pid)
             else:
                 ended.append(replace(record, end_ns=max(record.start_ns, alive_ns or 0)))
         self._adopt(self._table.all_others())
@@ -205,14 +191,10 @@ class SeenRuns:
     def _forget(self) -> None:
         for run in self._runs.values():
             for pid in [pid for pid, ticks in run.pids.items() if not self._is_there(pid, ticks)]:
-                del run.pids[pid]
-                del self._run_of[pid]
+                del run.pids[pid], run.processes[pid], self._run_of[pid]
         for pids in (self._ruled_out, self._hidden, self._strangers):
             for pid in [pid for pid, ticks in pids.items() if not self._is_there(pid, ticks)]:
                 del pids[pid]
-        self._looks += 1
-        if self._looks % TIDIED_EVERY == 0:
-            self._use = {pid: use for pid, use in self._use.items() if self._is_there(pid, use.ticks)}
         for pid in [pid for pid, (ticks, _) in self._beyond.items() if not self._is_there(pid, ticks)]:
             del self._beyond[pid]
 
@@ -222,6 +204,8 @@ class SeenRuns:
 
     def _adopt(self, processes: Iterable[tuple[int, Known]]) -> None:
         """What a process of a run starts is of that run, where it is of the same user."""
+        if not self._run_of:
+            return
         for pid, known in processes:
             key = self._run_of.get(known.parent)
             if key is None or pid in self._run_of or self._strangers.get(pid) == known.ticks:
@@ -234,13 +218,21 @@ class SeenRuns:
 
     def _join(self, run: _Live, pid: int, known: Known) -> None:
         run.pids[pid] = known.ticks
+        run.processes[pid] = self._table.measured(pid, known, run.uid)
         self._run_of[pid] = run.record.run
-        self._use.pop(pid, None)
+
+    def _rejoin(self, run: _Live, pid: int) -> None:
+        known = self._table.other(pid)
+        if known is not None:
+            self._join(run, pid, known)
 
     def _holder(self, run: _Live) -> SeenHolder:
-        known = ((pid, self._table.other(pid)) for pid in run.pids)
-        processes = [self._table.measured(pid, one, run.uid) for pid, one in known if one is not None]
-        return SeenHolder(run=run.record.run, start_ns=run.record.start_ns, processes=tuple(processes))
+        for pid in run.pids:
+            known, process = self._table.other(pid), run.processes.get(pid)
+            if known is not None and process is not None:
+                self._table.measure(process, known)
+        processes = tuple(run.processes.values())
+        return SeenHolder(run=run.record.run, start_ns=run.record.start_ns, processes=processes)
 
     def _ended(self, key: str, time_ns: int) -> RunRecord:
         record = self._runs.pop(key).record
@@ -255,35 +247,10 @@ class SeenRuns:
             if known is not None and self._may_be(pid, known) and self._table.age_s(known) >= YOUNG_S:
                 yield pid, known
 
-    def _computing(self) -> Iterator[tuple[int, Known]]:
-        mappings = 0
-        for pid, known in self._table.others():
-            if not self._may_be(pid, known):
-                continue
-            use = self._used(pid, known)
-            if use.credit_s < max(IMPORT_S, 2 * use.looked_s):
-                continue
-            if mappings == MAX_NEW:
-                self._waiting += 1
-                continue
-            mappings, use.looked_s = mappings + 1, use.credit_s
-            if about.loads_torch(self._table, pid):
-                yield pid, known
-
     def _may_be(self, pid: int, known: Known) -> bool:
         ticks = known.ticks
         is_judged = ticks in (self._ruled_out.get(pid), self._hidden.get(pid), self._beyond.get(pid, (None,))[0])
         return pid not in self._run_of and not is_judged
-
-    def _used(self, pid: int, known: Known) -> _Use:
-        age_s = self._table.age_s(known)
-        use = self._use.get(pid)
-        if use is None or use.ticks != known.ticks:
-            use = self._use[pid] = _Use(known.ticks, 0, 0.0, 0.0)
-        used_s = (known.cpu_ticks - use.used_ticks) / self._hertz
-        use.credit_s = max(0.0, use.credit_s + used_s - IDLE_FRAC * (age_s - use.at_s))
-        use.used_ticks, use.at_s = known.cpu_ticks, age_s
-        return use
 
     def _take(self, pid: int, known: Known, tick: SeenTick) -> None:
         """Look into a process that holds a device; it joins a run, begins one, or is none."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from agent_rig import Rig
+from nvml_recording import RecordedNvml
 
-from tightship_collectors.agent import seen_runs
+from tightship_collectors.agent import seen_runs, seen_use
+from tightship_collectors.agent.agent import Agent
 from tightship_collectors.agent.seen_runs import MAX_NEW, MAX_RUNS_PER_USER, SeenRuns
 from tightship_collectors.agent.state import AgentState, load_state, save_state
 from tightship_collectors.jobs.processes import ProcessTable
 from tightship_collectors.sources.base import DeviceProcess
+from tightship_collectors.sources.devices import HostDevices
+from tightship_collectors.sources.nvml import NvmlSource
+from tightship_platform.settings import load_settings
 from tightship_platform.units import NS_PER_S, now_ns
 
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -210,8 +218,8 @@ def test_mappings_are_read_once_until_the_processor_time_has_doubled(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    loads_torch = seen_runs.about.loads_torch
-    monkeypatch.setattr(seen_runs.about, "loads_torch", lambda table, pid: read.append(pid) or loads_torch(table, pid))
+    loads_torch = seen_use.about.loads_torch
+    monkeypatch.setattr(seen_use.about, "loads_torch", lambda table, pid: read.append(pid) or loads_torch(table, pid))
     host.process(70, maps="", cpu_s=50)
     for cpu_s, times in ((50, 1), (60, 1), (80, 1), (100, 2), (120, 2)):
         host.process(70, maps=TORCH if cpu_s == 100 else "", cpu_s=cpu_s)
@@ -287,3 +295,47 @@ def test_a_lost_state_finds_the_same_run(host: Host) -> None:
     host.begin()
     (again,) = host.look().begun
     assert again.run == first.run
+
+
+def test_a_gpu_that_a_job_holds_is_allocated_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way from NVML's process list to the spool, with two real processes under NVML's pids."""
+    monkeypatch.setenv("TIGHTSHIP_AGENT_RUNS", "all")
+    monkeypatch.setattr(seen_runs, "YOUNG_S", 0.0)
+    rig = Rig(variables={name: value for name, value in os.environ.items() if name.startswith("TIGHTSHIP_")})
+    rig.home.mkdir(parents=True)
+    launched = rig.start_job()
+    plain = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    rig.children.append(plain)
+    pids = [launched.processes[0].pid, plain.pid]
+    try:
+        nvml = RecordedNvml("h100")
+        nvml.gpus[0]["nvmlDeviceGetComputeRunningProcesses"] = [{"pid": pid, "usedGpuMemory": pid} for pid in pids]
+        shares = [{"pid": pid, "timeStamp": 1, "smUtil": used} for pid, used in zip(pids, (30, 50), strict=True)]
+        nvml.gpus[0]["nvmlDeviceGetProcessUtilization"] = shares
+        agent = Agent(load_settings(), devices=HostDevices(accelerators=NvmlSource(nvml)))
+        agent.tick()
+        plain.kill()
+        plain.wait()
+        agent.tick()
+        agent._flush()
+        queue = sorted((rig.home / "spool/queue").iterdir())
+        bodies = [json.loads(file.read_bytes().split(b"\n", 1)[1]) for file in queue]
+        records = [body for body in bodies if body.get("seen")]
+        batches = [body for body in bodies if "host_samples" in body]
+        begun, ended = records
+        assert (begun["workflow"], begun["command"], begun["end_ns"]) == ("sleep", ["sleep", "60"], None)
+        assert ended == begun | {"end_ns": ended["end_ns"]}
+        used = [one for batch in batches for one in batch["run_samples"]]
+        assert {(one["run"], one["util_frac"], one["memory_used_bytes"]) for one in used[:2]} == {
+            (launched.key, 0.3, pids[0]),
+            (begun["run"], 0.5, pids[1]),
+        }
+        held = [one for batch in batches for one in batch["allocations"] if one["run"] == begun["run"]]
+        assert [one.get("end_ns") is None for one in held][:1] == [True]
+        assert bodies.index(ended) > max(bodies.index(batch) for batch in batches if batch["allocations"])
+        assert any(one.get("end_ns") for one in held)
+        agent._sender.start()
+        agent.close()
+    finally:
+        launched.end()
+        rig.close()

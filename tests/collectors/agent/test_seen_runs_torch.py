@@ -16,7 +16,7 @@ import pytest
 from agent_rig import Rig
 from waiting import wait_for
 
-from tightship_collectors.agent import seen_runs
+from tightship_collectors.agent import seen_use
 from tightship_collectors.agent.agent import Agent
 from tightship_platform.commands.show import SEEN_HINT
 from tightship_platform.settings import load_settings
@@ -48,8 +48,8 @@ def test_a_job_that_nobody_launched_from_its_start_to_its_end(
     make_platform_env: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine gives the job little: it computes from its first look at torch on.
-    monkeypatch.setattr(seen_runs, "IMPORT_S", 0.2)
-    monkeypatch.setattr(seen_runs, "IDLE_FRAC", 0.0)
+    monkeypatch.setattr(seen_use, "IMPORT_S", 0.2)
+    monkeypatch.setattr(seen_use, "IDLE_FRAC", 0.0)
     script, end = tmp_path / f"plain_{os.getpid()}.py", tmp_path / "end"
     script.write_text(TRAIN)
     rig = Rig(variables=make_platform_env().variables | {"TIGHTSHIP_AGENT_RUNS": "all"})
