@@ -15,14 +15,13 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.errors import Conflict, Forbidden, Invalid
 from tightship_platform.queries import runs
-from tightship_platform.queries.fleet import fleet_account
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket, Scope
-from tightship_platform.wire import RunRecord
 
 NOW = T0 + MIN
 START = T0 - T0 % HOUR + HOUR
-AT = {"since_ns": START - HOUR, "until_ns": START + HOUR}
+AT = Filters(since_ns=START - HOUR, until_ns=START + HOUR)
 AGENT = Reporter(name="h1-token", host="h1")
 MALLORY = Reporter(name="mallory-token")
 
@@ -104,7 +103,7 @@ def test_what_it_holds_is_no_more_of_nobody_to_the_nanosecond(database: Database
         reported = samples(range(START, START + 10 * MIN, 10 * S), "cpu", util_frac=0.5)
         ingest.apply_batch(session, batch(devices=[CPU], samples=reported), now=START + HOUR)
         rollups.roll_up(session, now=START + HOUR)
-        before = fleet_account(session, **AT).buckets[Bucket.UNALLOCATED]
+        before = fleet_account(session, filters=AT).buckets[Bucket.UNALLOCATED]
         assert before == 10 * MIN
         ingest.apply_run(session, seen(start_ns=START, end_ns=START + held_ns), now=START + HOUR)
         used = run_samples(range(START, START + held_ns, 10 * S), util_frac=0.5)
@@ -117,6 +116,6 @@ def test_what_it_holds_is_no_more_of_nobody_to_the_nanosecond(database: Database
         assert run.account is not None
         assert sum(run.account.values()) == run.device_ns == held_ns
         assert {bucket for bucket, ns in run.account.items() if ns} == {Bucket.UNEXPLAINED}  # no steps: never guessed
-        after = fleet_account(session, **AT)
+        after = fleet_account(session, filters=AT)
         assert after.buckets[Bucket.UNALLOCATED] == before - held_ns
         assert sum(after.buckets.values()) == before

@@ -133,7 +133,6 @@ def opportunity(
     seconds: int = 900,
     claim: dict[str, Any] = CLAIM,
     text: dict[str, str] = TEXT,
-    evidence: Iterable[dict[str, Any]] = (CODE,),
     **more: object,
 ) -> int:
     """A run of 20 ms steps, of which a trace says that 30 % could go: the opportunity that is ranked from it."""

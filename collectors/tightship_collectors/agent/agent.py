@@ -37,10 +37,11 @@ from tightship_platform import __version__
 from tightship_platform.client import ApiClient
 from tightship_platform.processes.liveness import last_alive_s, report_alive
 from tightship_platform.processes.metrics import METRICS, Figure
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.settings import ALL_RUNS, Settings
 from tightship_platform.units import NS_PER_S, now_ns, plural
 from tightship_platform.vocabulary import DeviceKind
-from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, LiveRun, RankRecord, RunRecord
+from tightship_platform.wire import Batch, DeviceRecord, Heartbeat, LiveRun, RankRecord
 
 LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from tightship_collectors.jobs.processes import ProcessTable
 from tightship_collectors.jobs.unarmed import LIBRARY
 from tightship_collectors.launch import naming
 from tightship_platform import validation
-from tightship_platform.wire import NAME_MAX
+from tightship_platform.validation import NAME_MAX
 
 MAX_ENVIRON_BYTES = 1024 * 1024
 MAX_COMMAND_BYTES = 256 * 1024

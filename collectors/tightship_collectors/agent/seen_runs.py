@@ -26,8 +26,9 @@ from tightship_collectors.agent.seen_use import Computing
 from tightship_collectors.jobs.processes import Known, Process, ProcessTable
 from tightship_collectors.launch import naming
 from tightship_collectors.sources.base import OK, DeviceProcess
+from tightship_platform.results.run_record import RunRecord
 from tightship_platform.units import plural
-from tightship_platform.wire import RunRecord, SourceState
+from tightship_platform.wire import SourceState
 
 LOG = logging.getLogger(__name__)
 
