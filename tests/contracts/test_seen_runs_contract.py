@@ -15,6 +15,8 @@ from tightship_platform.database.engine import Database
 from tightship_platform.database.reporters import Reporter
 from tightship_platform.errors import Conflict, Forbidden, Invalid
 from tightship_platform.queries import runs
+from tightship_platform.queries.account import fleet_account
+from tightship_platform.results.filters import Filters
 from tightship_platform.results.run_record import RunRecord
 from tightship_platform.samples import rollups
 from tightship_platform.vocabulary import Bucket, Scope

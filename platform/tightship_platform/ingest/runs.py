@@ -282,9 +282,9 @@ def _take_ownership(session: Session, workflow: Workflow, record: RunRecord, bou
         workflow.owner = owner
 
 
-def _surroundings(record: RunRecord) -> dict[str, object]:
+def _surroundings(record: RunRecord) -> dict[str, str | bool]:
     """What the run was launched with. It becomes known bit by bit: a record without it takes nothing away."""
-    known: dict[str, object] = {"git_commit": record.git_commit, "git_dirty": record.git_dirty}
+    known: dict[str, str | bool | None] = {"git_commit": record.git_commit, "git_dirty": record.git_dirty}
     for name, most in (("image", NAME_MAX), *((name, VERSION_MAX) for name in VERSIONS)):
         known[name] = validation.line(getattr(record, name) or "", most) or None
     return {name: value for name, value in known.items() if value is not None}
