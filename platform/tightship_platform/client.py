@@ -260,13 +260,18 @@ class ApiClient:
         sent |= {} if token is None else {"authorization": f"Bearer {token}"}
         escaped = quote(_NO_ESCAPE.sub("%25", self._base + path), safe=_PATH)
         with self._on_the_line():
-            connection = self._connection(timeout_s)
+            kept = self._kept(timeout_s)
+            connection = kept or self._connect(timeout_s)
         try:
             with self._on_the_line():
-                # A server that refuses a body may close before it has all of it: its answer says why.
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-                    connection.request(method, escaped, body, sent)
-                answer = connection.getresponse()
+                try:
+                    answer = _ask(connection, method, escaped, body, sent)
+                except ConnectionResetError:
+                    if kept is None or method != "GET":
+                        raise
+                    connection.close()  # by the server at this very moment; a question may be asked again
+                    connection = self._connect(timeout_s)
+                    answer = _ask(connection, method, escaped, body, sent)
             with answer:
                 yield answer, token is not None
                 is_kept = answer.isclosed() and not answer.will_close
@@ -299,8 +304,8 @@ class ApiClient:
         body = self._read(answer)
         return Reply(status=answer.status, headers=answer.headers, body=body, has_token=has_token)
 
-    def _connection(self, timeout_s: float) -> HTTPConnection:
-        """One that is open."""
+    def _kept(self, timeout_s: float) -> HTTPConnection | None:
+        """One that is open still, as far as can be seen; None: there is none."""
         with contextlib.suppress(IndexError):
             while True:
                 connection, since_s = self._idle.pop()
@@ -308,6 +313,9 @@ class ApiClient:
                     connection.sock.settimeout(timeout_s)
                     return connection
                 connection.close()
+        return None
+
+    def _connect(self, timeout_s: float) -> HTTPConnection:
         connect_s = min(timeout_s, CONNECT_S)
         # Proxies that the environment names are meant for the outside world, and not asked.
         if self._trust is None:
@@ -321,6 +329,19 @@ class ApiClient:
             raise
         connection.sock.settimeout(timeout_s)
         return connection
+
+
+def _ask(
+    connection: HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | Iterable[bytes] | None,
+    headers: Mapping[str, str],
+) -> HTTPResponse:
+    # A server that refuses a body may close before it has all of it: its answer says why.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+        connection.request(method, path, body, headers)
+    return connection.getresponse()
 
 
 def _was_closed(connection: HTTPConnection) -> bool:

@@ -17,7 +17,7 @@ import pytest
 
 FILE = Path(__file__).with_suffix(".txt")
 COSTLY_S = 5.0
-BUDGET_S = 240.0
+BUDGET_S = 180.0
 """Costly files are drawn until they come to this."""
 NEVER_LEFT_OUT = ("tests/contracts/", "tests/platform/api/", "tests/test_")
 """What alone shows that no data are lost, or that nobody gets in; and what reads the whole tree."""

@@ -147,7 +147,7 @@ def test_traces_become_captures_that_are_analyzed(served: Served, call: Call, tm
         assert capture["state"] == "analyzed"
         found = ok(http.get("/findings", params={"fleet": "old-job"}))
         assert "starved-input" in {one["rule"] for one in found}
-        [group] = ok(http.get("/account", params={"by": "run", "fleet": "old-job"}))
+        [group] = ok(http.get("/account", params={"by": "run", "fleet": "old-job"}))["groups"]
         assert sum(group["buckets"].values()) == group["device_ns"] > 0
         assert group["buckets"]["input"] > group["device_ns"] // 4, "the split is that of the traces"
         assert group["buckets"].get("unexplained", 0) == 0

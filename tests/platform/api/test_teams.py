@@ -17,7 +17,9 @@ from sqlalchemy.orm import Session
 from waiting import PATIENCE_S, wait_for
 
 from tightship_dashboard.pages import (
+    did_it_work,
     is_the_collection_healthy,
+    one_action,
     one_finding,
     one_run,
     one_trace,
@@ -118,7 +120,7 @@ def fill(served: Served, team: Team) -> None:
         )
         session.add_all([finding, opportunity])
         session.flush()
-        act(session, opportunity.id, ActionKind.APPLY, actor="ann", reason=secret, now=1)
+        action = act(session, opportunity.id, ActionKind.APPLY, actor="ann", reason=secret, now=1)
         team.names = {
             "run": run,
             "host": host,
@@ -126,6 +128,7 @@ def fill(served: Served, team: Team) -> None:
             "trace": trace,
             "finding": finding.id,
             "opportunity": opportunity.id,
+            "action": action.id,
             "workflow": row.workflow.name,
             "user": row.user_name,
             "team": row.team,
@@ -178,6 +181,8 @@ PAGES = {
     one_finding: "/findings/{finding}",
     one_trace: "/traces/{capture}",
     will_it_fit: "/will-it-fit?workflow={workflow}",
+    did_it_work: "/did-it-work",
+    one_action: "/did-it-work/{action}",
     is_the_collection_healthy: "/collection",
     who_did_what: "/audit",
 }
