@@ -65,7 +65,7 @@ def test_a_job_that_nobody_launched_from_its_start_to_its_end(
         with agent_of(rig):
             job = subprocess.Popen(command, env=environ, start_new_session=True)
             rig.children.append(job)
-            (listed,) = wait_for(the_runs)
+            (listed,) = wait_for(the_runs, timeout_s=300)
             run = wait_for(lambda: (now := rig.get(f"/runs/{listed['run']}")) and now["device_ns"] and now)
             assert (run["source"], run["state"], run["user"]) == ("seen", "running", getpass.getuser())
             assert run["command"][:2] == command[:2]
