@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
@@ -22,7 +21,7 @@ from tightship_dashboard.figures.elements import (
     simulated_badge,
 )
 from tightship_dashboard.figures.palette import ACTION_COLOUR, UNKNOWN_STATE
-from tightship_dashboard.pages.filters import follow_address
+from tightship_dashboard.pages.filters import choice, follow_address
 from tightship_dashboard.pages.live import changed, digests
 from tightship_dashboard.pages.view import View, current_view
 from tightship_dashboard.sentences import actions as words
@@ -184,8 +183,8 @@ def _filters(read: _Read) -> Node:
     return html.Div(
         [
             html.Nav(states, className="choice", **attrs(aria_label="State")),
-            _choice("actions-workflow", workflows, read.workflow, "every workflow", "Workflow"),
-            _choice("actions-team", teams, read.team, "every team", "Team"),
+            choice("actions-workflow", workflows, read.workflow, "every workflow", "Workflow"),
+            choice("actions-team", teams, read.team, "every team", "Team"),
             *(of_one if read.opportunity else []),
             grid.export_button(_TABLE, "actions.csv"),
         ],
@@ -195,20 +194,6 @@ def _filters(read: _Read) -> Node:
 
 def _without_opportunity(read: _Read) -> str:
     return actions_href(**{**read.filters, "opportunity": None})
-
-
-def _choice(choice_id: str, values: list[str], value: str | None, nothing: str, label: str) -> Node:
-    return dmc.Select(
-        id=choice_id,
-        data=[{"value": one, "label": fmt.name(one, limit=60)} for one in values],
-        value=value,
-        placeholder=nothing,
-        searchable=True,
-        clearable=True,
-        size="xs",
-        w=190,
-        **attrs(aria_label=label),
-    )
 
 
 def _calibration(read: _Read) -> Node:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State
 from dash.exceptions import PreventUpdate
 
-from tightship_dashboard.figures.elements import Node
+from tightship_dashboard.figures.elements import Node, attrs
 from tightship_dashboard.pages.view import View, current_view
+from tightship_dashboard.sentences import formatting as fmt
 from tightship_platform.database.engine import Database
 
 
@@ -38,3 +40,21 @@ def follow_address(
         if at != path or address_of(view) == shown:
             raise PreventUpdate
         return layout(view)
+
+
+def choice(choice_id: str, values: list[str], value: str | None, nothing: str, label: str) -> Node:
+    """One of many values, found by typing.
+
+    :param nothing: what stands there where none is chosen.
+    """
+    return dmc.Select(
+        id=choice_id,
+        data=[{"value": one, "label": fmt.name(one, limit=60)} for one in values],
+        value=value,
+        placeholder=nothing,
+        searchable=True,
+        clearable=True,
+        size="xs",
+        w=190,
+        **attrs(aria_label=label),
+    )

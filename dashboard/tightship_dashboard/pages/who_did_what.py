@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from tightship_dashboard.figures import grid
-from tightship_dashboard.figures.elements import Node, attrs, empty, question, sentence
-from tightship_dashboard.pages.filters import follow_address
+from tightship_dashboard.figures.elements import Node, empty, question, sentence
+from tightship_dashboard.pages.filters import choice, follow_address
 from tightship_dashboard.pages.view import View
 from tightship_dashboard.sentences import formatting as fmt
 from tightship_dashboard.sentences.links import Answer, Link, audit_href
@@ -91,8 +90,8 @@ def layout(view: View) -> Node:
             sentence(read.answer),
             html.Div(
                 [
-                    _choice("audit-action", read.actions, read.action, "every action", "Action"),
-                    _choice("audit-actor", read.actors, read.actor, "everybody", "Person"),
+                    choice("audit-action", read.actions, read.action, "every action", "Action"),
+                    choice("audit-actor", read.actors, read.actor, "everybody", "Person"),
                     grid.export_button(_TABLE, "audit.csv"),
                 ],
                 className="filters",
@@ -119,20 +118,6 @@ def register(app: Dash, database: Database) -> None:
 
 def _address(view: View) -> str:
     return audit_href(action=view.query.get("action"), actor=view.query.get("actor"))
-
-
-def _choice(choice_id: str, values: list[str], value: str | None, nothing: str, label: str) -> Node:
-    return dmc.Select(
-        id=choice_id,
-        data=[{"value": one, "label": fmt.name(one, limit=60)} for one in values],
-        value=value,
-        placeholder=nothing,
-        searchable=True,
-        clearable=True,
-        size="xs",
-        w=190,
-        **attrs(aria_label=label),
-    )
 
 
 def _body(read: _Read, view: View) -> Node:
